@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from spark_throttle.errors import Backpressure
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
+from tests.catalog_commits import bring_up_the_log, create_table
 from tests.crash import points
 from tests.crash.destination import ADDRESS, DRAINING, PACED, PUSHES_BACK
 from tests.crash.iceberg import ADMITTED, ICEBERG, REJECTED, keep_files
@@ -43,6 +44,7 @@ FILES: Final = "files"
 SOURCES: Final = (FILES, KAFKA, *BY_REFERENCES)
 DELTA: Final = "delta"
 DELTA_PARTITIONED: Final = "delta-partitioned"
+DELTA_CATALOG: Final = "delta-catalog"
 TO_DELTA: Final = (DELTA, DELTA_PARTITIONED)
 FILE_SINK: Final = "file-sink"
 """Spark's own streaming file sink, behind `Throttle.apply`."""
@@ -68,6 +70,13 @@ def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: P
     """Admitted rows, rejected rows and usage in Delta tables; whole files are committed as they were staged."""
     writer = throttle.write_stream(events).format("delta").rejected("delta", path=str(root / "rejected"))
     return started(writer.usage(str(root / "usage")).option("path", str(root / "admitted")), root)
+
+
+def start_delta_catalog(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
+    """Admitted rows in a Delta table whose catalog commits, by Spark's writer."""
+    create_table(SparkSession.active(), points.CATALOG_TABLE, SCHEMA, root / "admitted")
+    writer = throttle.write_stream(events).option("checkpointLocation", str(root / "checkpoint"))
+    return writer.trigger(availableNow=True).toTable(points.CATALOG_TABLE)
 
 
 def start_delta_partitioned(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
@@ -169,6 +178,7 @@ def started(writer: ThrottledStreamWriter, root: Path) -> StreamingQuery:
 
 SINKS: Final[dict[str, Callable[[Throttle, Any, Path], StreamingQuery]]] = {
     DELTA: start_delta,
+    DELTA_CATALOG: start_delta_catalog,
     DELTA_PARTITIONED: start_delta_partitioned,
     FILE_SINK: start_file_sink,
     PARQUET: start_parquet,
@@ -214,8 +224,10 @@ def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared:
 
 
 def await_end(query: StreamingQuery, spark: SparkSession, root: Path, sink: str) -> None:
-    """Wait until all is drained, and have Iceberg say then what its tables have."""
+    """Wait until all is drained, and have its tables say then what they have."""
     query.awaitTermination()
+    if sink == DELTA_CATALOG:
+        bring_up_the_log(spark, points.CATALOG_TABLE, root / "admitted")
     if sink == ICEBERG:
         keep_files(spark, root)
 

@@ -109,6 +109,9 @@ _HALF_WRITTEN: Final = {
 _INLINE_BYTES: Final = 500
 """Bytes of waiting rows that the decider keeps in its state: few, so that most batches write them to a file."""
 
+CATALOG_TABLE: Final = "admitted"
+"""The table of admitted rows, if its catalog commits."""
+
 DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
 """The variable of the environment that names the run's directory."""
 
@@ -143,7 +146,8 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     write = Target.write
 
     def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
-        is_admitted = self.path == admitted or self.table == iceberg.ADMITTED or self.options.get("topic") == ADMITTED
+        is_admitted = self.path == admitted or self.table in (iceberg.ADMITTED, CATALOG_TABLE)
+        is_admitted |= self.options.get("topic") == ADMITTED
         if is_admitted:
             stop_at(STATE_COMMITTED)
         write(self, rows, mark)

@@ -16,6 +16,7 @@ from tests.crash.tables import newest_batch
 SINKS: Final = ("admitted", "rejected", "usage", "decided")
 PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "delta": ("copied", "restored", "refused", "control-ahead"),
+    "delta-catalog": (),
     "delta-partitioned": ("copied", "restored", "refused", "control-ahead"),
     "file-sink": ("copied",),
     "parquet": ("copied",),

@@ -28,6 +28,7 @@ from tests.crash.iceberg import ICEBERG
 from tests.crash.job import (
     BY_REFERENCES,
     DELTA,
+    DELTA_CATALOG,
     DELTA_PARTITIONED,
     FILE_SINK,
     FILES,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
 POINTS: Final = {
     DELTA: (*OF_A_BATCH_SINK, REJECTED_WRITTEN),
+    DELTA_CATALOG: OF_A_BATCH_SINK,
     DELTA_PARTITIONED: OF_A_BATCH_SINK,
     FILE_SINK: OF_A_DECIDED_STREAM,
     PARQUET: OF_A_BATCH_SINK,
@@ -346,6 +348,12 @@ def points_of(sink: str, source: str) -> tuple[str, ...]:
     return (*POINTS[sink], *OF_STAGED_ROWS)
 
 
+def of_one_jvm(life: Life) -> Life:
+    """Return a life that kills Python alone: in the JVM lives the catalog that commits."""
+    losses = tuple(replace(kill, victim="worker") for kill in life.losses)
+    return replace(life, master=LOCAL, losses=losses, end=replace(life.end, victim="kernel"), is_kept=False)
+
+
 def crash(
     root: Path,
     sink: str,
@@ -365,6 +373,7 @@ def crash(
     lives = Lives(root, sink, seed, source, session, quotas, is_brief=is_brief)
     may_freeze = sink in (*TO_DELTA, ICEBERG, MERGE, FUNCTION)
     plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink], may_freeze=may_freeze)
+    plan = [of_one_jvm(life) for life in plan] if sink == DELTA_CATALOG else plan
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):

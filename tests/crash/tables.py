@@ -110,7 +110,7 @@ def live_files(table: Path) -> dict[str, WrittenFile]:
     """
     first: dict[str, WrittenFile] = {}
     live: dict[str, None] = {}
-    for log in sorted((table / "_delta_log").glob("*.json")):
+    for log in sorted(file for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit()):
         actions = [json.loads(line) for line in log.read_text().splitlines() if line]
         batch = next((int(action["txn"]["version"]) for action in actions if "txn" in action), -1)
         for action in actions:

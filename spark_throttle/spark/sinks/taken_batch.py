@@ -118,8 +118,7 @@ def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: 
             _see(key, version)
             return
         found = open_table(location)
-        if found is not None and found.transaction_version(mark.query) is not None:
-            has_batch(found, location, mark)
+        if found is not None and has_batch(found, location, mark):
             _see(key, found.version())
             return
     except CheckpointMismatchError:
