@@ -28,6 +28,7 @@ from spark_throttle.spark.sinks import payload as staged_payload
 from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.targets import Target
+from spark_throttle.spark.sinks.transactional import IcebergTable
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,
@@ -148,13 +149,21 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
         is_admitted = self.path == admitted or self.table in (iceberg.ADMITTED, CATALOG_TABLE)
         is_admitted |= self.options.get("topic") == ADMITTED
-        if is_admitted:
+        if is_admitted and self.table != iceberg.ADMITTED:
             stop_at(STATE_COMMITTED)
         write(self, rows, mark)
         if is_admitted or self.path == rejected or self.table == iceberg.REJECTED:
             stop_at(ADMITTED_WRITTEN if is_admitted else REJECTED_WRITTEN)
 
     Target.write = stoppable_target_write  # type: ignore[method-assign]
+    commit = IcebergTable.commit
+
+    def stoppable_commit(self: IcebergTable, rows: DataFrame, query: str, mark: str) -> None:
+        if self.table == iceberg.ADMITTED:
+            stop_at(STATE_COMMITTED)  # it was asked for its mark
+        commit(self, rows, query, mark)
+
+    IcebergTable.commit = stoppable_commit  # type: ignore[method-assign]
 
     def stoppable_write_report(directory: Any, batch: int, report: bytes) -> None:
         write_report(directory, batch, report)

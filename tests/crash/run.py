@@ -354,6 +354,12 @@ def of_one_jvm(life: Life) -> Life:
     return replace(life, master=LOCAL, losses=losses, end=replace(life.end, victim="kernel"), is_kept=False)
 
 
+def frozen_in(life: Life) -> Life:
+    """Return a life that ends as the job is frozen, and goes on beside the next."""
+    end = replace(life.end, victim="frozen")
+    return replace(life, master=LOCAL, losses=(), end=end, is_kept=False, put_back=None)
+
+
 def crash(
     root: Path,
     sink: str,
@@ -364,15 +370,18 @@ def crash(
     quotas: str = MESSAGES,
     *,
     is_brief: bool = True,
+    is_frozen: bool = False,
 ) -> Account:
     """Run the job in `root` with so many kills, let it drain, and recount.
 
-    With a `session` it drains in that one. In a brief run lives cost as little CPU time as they can.
+    With a `session` it drains in that one. In a brief run lives cost as little CPU time as they can. If `is_frozen`,
+    the job is only ever frozen, in every life but the last.
     """
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed, source, session, quotas, is_brief=is_brief)
     may_freeze = sink in (*TO_DELTA, ICEBERG, MERGE, FUNCTION)
     plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink], may_freeze=may_freeze)
+    plan = [*map(frozen_in, plan[:-1]), plan[-1]] if is_frozen else plan
     plan = [of_one_jvm(life) for life in plan] if sink == DELTA_CATALOG else plan
     started = time.monotonic()
     try:
@@ -403,6 +412,7 @@ def main() -> int:
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     parser.add_argument("--brief", action="store_true", help="let a life cost as little CPU time as it can")
+    parser.add_argument("--frozen", action="store_true", help="freeze the job instead, beside the next run")
     asked = parser.parse_args()
     if asked.sink == KAFKA and asked.source != KAFKA:
         parser.error("a job that writes to a topic reads one: --source kafka")
@@ -413,7 +423,16 @@ def main() -> int:
         )
     root: Path = asked.out / f"{asked.source}-{asked.sink}-{asked.seed}"
     shutil.rmtree(root, ignore_errors=True)
-    account = crash(root, asked.sink, asked.kills, asked.seed, asked.source, quotas=asked.quotas, is_brief=asked.brief)
+    account = crash(
+        root,
+        asked.sink,
+        asked.kills,
+        asked.seed,
+        asked.source,
+        quotas=asked.quotas,
+        is_brief=asked.brief,
+        is_frozen=asked.frozen,
+    )
     _say(account.verdict)
     print(account.to_json(source=asked.source, sink=asked.sink, seed=asked.seed), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
