@@ -11,7 +11,7 @@ even a different batch of the same number (`checkpoint.batch_mark`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
+from spark_throttle.checkpoint.definition import SinkTurn
 from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.reports import write_report
 from spark_throttle.core.usage import UsageReport, unpack_usage
@@ -74,6 +75,8 @@ class BatchSink:
     outlet: Outlet | None = None
     """What takes the admitted rows in place of Spark's writer, a function's always; `admitted` says how they come."""
 
+    turn: SinkTurn = field(default_factory=SinkTurn)
+
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
         directory = Directory(self.control_path)
@@ -82,7 +85,7 @@ class BatchSink:
         packed = rows.usage
         report = unpack_usage(packed, f"the usage report of batch {batch}") if packed else None
         mark = mark_of(manifest, batch, report)
-        is_again = begin_batch(directory, manifest.query, batch, self.definition, report)
+        is_again = begin_batch(directory, manifest.query, batch, self.definition, report, self.turn)
         has_admitted = rows.has_admitted
         has_rejected = report is not None and bool(report.rejected.any() or report.invalid_messages)
         if self.outlet is not None:
@@ -96,7 +99,7 @@ class BatchSink:
                 with metered_write(directory, batch, report):
                     rows.append(self.admitted, mark)
         if has_rejected:
-            self._write_rejected(rows.rejected(), mark.of_part("rejected"))
+            self._write_rejected(directory, rows.rejected(), mark.of_part("rejected"))
         if isinstance(self.usage, FileTable) and report is not None:
             self.usage.append_usage(directory, mark.of_part("usage"), report, manifest)
         elif isinstance(self.usage, Target) and report is not None:
@@ -113,8 +116,9 @@ class BatchSink:
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), mark)
 
-    def _write_rejected(self, rows: DataFrame, mark: BatchMark) -> None:
+    def _write_rejected(self, directory: Directory, rows: DataFrame, mark: BatchMark) -> None:
         if self.rejected.has_batch_folders:
+            self.turn.check(directory)
             self.rejected.write_batch_folder(rows, mark.batch)
         else:
             self.rejected.write(rows, mark)
