@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REFUSED = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
-POLICIES = {
+POLICIES: dict[str, dict[str, Any]] = {
     "resource_groups": {"g": {"publish": {"messages_per_second": 40, "burst_seconds": 1}}},
     "tenants": {
         "slow": {"resource_group": "g"},
@@ -117,11 +117,15 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
     writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
 
     # Rows that wait in the first run leave in the second one.
-    for policies in (POLICIES, {"tenants": {"bad": REFUSED}}):
-        writer = Throttle(policies, namespace="ns", order_by=["id"]).write_stream(events).format("delta")
+    spark.sql("CREATE TABLE policies (section STRING, name STRING, body STRING) USING delta")
+    entries = [(section, name, json.dumps(body)) for section in POLICIES for name, body in POLICIES[section].items()]
+    spark.createDataFrame(entries, "section string, name string, body string").write.insertInto("policies")
+    for _ in range(2):
+        writer = Throttle("table:policies", namespace="ns", order_by=["id"]).write_stream(events).format("delta")
         writer = writer.option("checkpointLocation", str(root / "fourth"))
         writer = writer.rejected("delta", path=str(root / "staged-rejected")).trigger(availableNow=True)
         writer.start(str(root / "staged")).awaitTermination()
+        spark.sql("DELETE FROM policies WHERE name <> 'bad'")
 
     PolicyService(DeltaStore.create(str(root / "policies")), clock_ms=lambda: 0).apply(
         parse_document(POLICIES), Author("ann")

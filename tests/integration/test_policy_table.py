@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.spark.start.policy_table import read_table
+from spark_throttle.store.policy_location import PolicyLocation
 from tests.integration.streams import Lake
+from tests.sessions import ICEBERG
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OPEN = """'{"publish": {"messages_per_second": 1000000}}'"""
 SHUT = """'{"publish": {"messages_per_second": 0, "on_excess": "reject"}}'"""
@@ -69,6 +76,22 @@ def test_row_that_sql_changes_is_in_force_within_two_batches_and_a_wrong_one_cha
     assert [problem is None for problem in problems] == [True, True, False, True, False]
     assert "the policy table policies cannot be applied: namespaces.t/n.publish.rate: unknown key" in str(problems[2])
     assert "cannot read the policy table policies: [TABLE_OR_VIEW_NOT_FOUND]" in str(problems[4])
+
+
+@pytest.mark.skipif(not ICEBERG, reason="there is no runtime of Iceberg for this Spark")
+def test_what_another_process_changes_in_an_iceberg_table_is_seen(spark: SparkSession) -> None:
+    """Its catalog keeps a table for as long as somebody reads it."""
+    other, table = spark.newSession(), PolicyLocation.parse("table:lake.db.policies")
+    try:
+        other.sql("CREATE TABLE lake.db.policies (section STRING, name STRING, body STRING) USING iceberg")
+        for number in range(3):
+            row = other.createDataFrame([("exempt", f"ops/{number}")], "section string, name string")
+            row.selectExpr("*", "CAST(NULL AS string) AS body").write.insertInto("lake.db.policies")
+            rows = read_table(spark, table).rows
+            assert rows is not None
+            assert len(rows.rows) == number + 1
+    finally:
+        other.sql("DROP TABLE lake.db.policies")
 
 
 def test_query_does_not_start_on_a_table_that_it_cannot_read_or_apply(tables: Lake) -> None:

@@ -90,5 +90,6 @@ class _Reader(threading.Thread):
 
 
 def _rows(spark: SparkSession, table: str, run: str) -> TableRows:
+    spark.catalog.refreshTable(table)  # an Iceberg catalog keeps it for as long as it is read
     rows = spark.read.table(table).select(*(F.col(name).cast("string") for name in COLUMNS)).collect()
     return TableRows.of(table, run, rows)
