@@ -47,6 +47,25 @@ def test_job_that_decides_on_references_loses_and_doubles_nothing(spark: SparkSe
     assert min(account.admitted, account.rejected) > 0
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sink", ["delta", "merge"])
+def test_job_that_is_frozen_and_wakes_up_beside_the_next_run_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    account = crash(tmp_path / sink, sink, kills=4, seed=13, session=spark, is_frozen=True)
+    assert account.keeps_the_laws, account
+    assert account.admitted + account.rejected == account.offered
+    assert min(account.admitted, account.rejected) > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_table_whose_catalog_commits_has_every_row_once_though_its_job_is_killed(tmp_path: Path) -> None:
+    account = crash(tmp_path / "catalog", "delta-catalog", kills=3, seed=2)
+    assert account.keeps_the_laws, account
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_half_of_the_kills_stand_at_points_and_every_point_has_one(seed: int) -> None:
     lives = draw_lives(30, seed, OF_DELTA)
