@@ -46,6 +46,7 @@ from spark_throttle.spark.sinks.targets import (
     Target,
     Targets,
     format_of,
+    refuse_branches,
     refuse_dead_letters,
     refuse_shared_places,
     sink_options,
@@ -338,6 +339,7 @@ class ThrottledStreamWriter:
         usage = None if self._usage is None else self._usage.resolved(paths)
         targets = Targets(admitted, rejected, usage, self._pipeline.settings.exchange is not None)
         refuse_shared_places(admitted, rejected, usage)
+        refuse_branches(admitted, rejected)
         places = targets_of(admitted, rejected, usage)
         spark, schema = self._events.sparkSession, self._events.schema
         unwritable = control_problem(spark, control_path, is_seen=False)

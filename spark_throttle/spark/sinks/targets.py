@@ -299,6 +299,29 @@ def refuse_shared_places(
             raise ConfigurationError(f"{one} and {other} are both {places[one]}: give each a place of its own")
 
 
+def refuse_branches(*targets: Target | Callable[[DataFrame, int], None]) -> None:
+    """Refuse a branch of an Iceberg table: Spark shows which snapshots lead to the table's own, not to a branch's.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is: a batch that a branch has would be written again.
+
+    Examples
+    --------
+    >>> refuse_branches(Target(ICEBERG, table="lake.db.events"))
+    """
+    for target in targets:
+        if not isinstance(target, Target) or target.format != ICEBERG:
+            continue
+        is_named = (target.table or "").rpartition(".")[2].lower().startswith("branch_")
+        if is_named or any(key.lower() == "branch" for key in target.options):
+            raise ConfigurationError(
+                f"a branch of the Iceberg table {target.table or target.path} is given, and of a branch nobody can say "
+                f"which batches it has: write to the table itself, or to the branch in foreachBatch"
+            )
+
+
 def _place(target: Target) -> str | None:
     """Return where a target's rows are, by a path or the name of a table; `None` for another system."""
     if target.path is not None:

@@ -10,6 +10,7 @@ from spark_throttle.spark.sinks.targets import (
     FORMATS,
     SinkFormat,
     Target,
+    refuse_branches,
     refuse_dead_letters,
     refuse_shared_places,
     targets_of,
@@ -42,6 +43,14 @@ def test_format_that_nobody_knows_is_another_system() -> None:
 def test_format_without_structs_takes_no_dead_letters(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^dead letters cannot be '{name}' files, .* give 'delta', 'parquet'"):
         refuse_dead_letters(name)
+
+
+@pytest.mark.parametrize(
+    "branch", [Target("iceberg", {"Branch": "audit"}, table="db.t"), Target("iceberg", table="lake.db.t.branch_audit")]
+)
+def test_branch_of_an_iceberg_table_is_refused(branch: Target) -> None:
+    with pytest.raises(ConfigurationError, match=r"a branch of the Iceberg table .*db\.t"):
+        refuse_branches(LETTERS, branch)
 
 
 def test_dead_letters_in_files_have_a_folder_a_batch() -> None:
