@@ -10,9 +10,6 @@ logged the batch as committed, it is run again at every start, and a sink that h
 earlier attempt has begun it, and by which definition. A batch that failed before its sinks has left no trace here, and
 may be decided by any definition.
 
-The note also says which run has begun the batch. So a run that was frozen, and wakes up beside its successor, learns of
-it before it writes to a place that others cannot refuse it (`SinkTurn`).
-
 Expressions are compared as Spark prints them once it has resolved them. Expressions that print alike are taken to be
 the same: two Python functions of one name, scalar subqueries that differ in the body, a word in quotes and a column of
 that name.
@@ -21,9 +18,8 @@ that name.
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -31,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import DefinitionChangedError, TakenOverError
+from spark_throttle.errors import DefinitionChangedError
 from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, to_json
 
@@ -142,31 +138,6 @@ class OpenBatch:
     """Digest of how many messages of each namespace came and left; empty where not all of them were counted."""
 
     definition: Definition
-    run: str = ""
-    """The run that has begun it; empty where the sink is Spark's own."""
-
-
-@dataclass(slots=True)
-class SinkTurn:
-    """Whether this run is the one that writes to the sinks: no other has begun a batch since it began its first."""
-
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    has_begun: bool = False
-
-    def check(self, directory: Directory) -> None:
-        """Refuse to write if another run has begun a batch.
-
-        Raises
-        ------
-        TakenOverError
-            If another has.
-        """
-        self.check_note(directory, read_open_batch(directory))
-
-    def check_note(self, directory: Directory, begun: OpenBatch | None) -> None:
-        """Do as `check`, with the note that was read."""
-        if self.has_begun and begun is not None and begun.run != self.run:
-            raise TakenOverError(directory.location)
 
 
 def read_open_batch(directory: Directory) -> OpenBatch | None:
@@ -202,7 +173,6 @@ def begin(
     definition: Definition,
     is_held: Callable[[str, str], bool],
     decided: str = "",
-    turn: SinkTurn | None = None,
 ) -> bool:
     """Note that a batch is about to reach its sinks; refuse one that they already hold, decided otherwise.
 
@@ -212,22 +182,14 @@ def begin(
     ----------
     is_held
         Whether a target (`Definition.targets`: the kind of rows, and where they went) has the batch.
-    turn
-        That of the run, where one process writes to the sinks.
 
     Raises
     ------
-    TakenOverError
-        If another run has begun a batch since this one did.
     DefinitionChangedError
         If a target has the batch, and it was decided otherwise or its rows now go elsewhere.
     """
     before = read_open_batch(directory)
     now = OpenBatch(batch, decided, definition)
-    if turn is not None:
-        turn.check_note(directory, before)
-        turn.has_begun = True
-        now = replace(now, run=turn.run)
     if before == now:
         return True
     is_again = before is not None and before.batch == batch

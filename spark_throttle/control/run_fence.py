@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from spark_throttle.checkpoint.manifest import MANIFEST
@@ -30,10 +31,12 @@ class RunFence:
     ----------
     then
         Called once the directory is this run's: from here on, others may see the run. If it raises, the run ends.
+    run
+        The mark; by default one of its own.
     """
 
-    def __init__(self, directory: Directory, then: Callable[[], None] | None = None) -> None:
-        self.run = uuid.uuid4().hex
+    def __init__(self, directory: Directory, then: Callable[[], None] | None = None, run: str | None = None) -> None:
+        self.run = run or uuid.uuid4().hex
         self._directory = directory
         self._then = then
         self._has_begun = False
@@ -67,6 +70,27 @@ class RunFence:
         found = self._directory.read(_NAME)
         if found is not None and found != self.run.encode():
             raise TakenOverError(self._directory.location)
+
+
+@dataclass(slots=True)
+class RunWatch:
+    """What another process of a run looks by whether the directory is still the run's, once it was."""
+
+    run: str
+    was_begun: bool = False
+
+    def check(self, directory: Directory) -> None:
+        """Refuse to go on if another run has taken over the directory.
+
+        Raises
+        ------
+        TakenOverError
+            If another run has taken it over.
+        """
+        if owner_of(directory) == self.run:
+            self.was_begun = True
+        elif self.was_begun:
+            raise TakenOverError(directory.location)
 
 
 def waited_ms(directory: Directory, name: str) -> int | None:

@@ -76,6 +76,8 @@ class ThrottleSettings:
     order_by: Sequence[ColumnLike] | None
     direction: Direction
     exchange: ExchangeOptions | None
+    run: str = ""
+    """The run of a writer, by which its sink knows the control directory as its own."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,8 @@ def control_options(
         "batchesRetained": str(batches_retained(spark)),
         "cores": str(cluster_cores(spark)),
     }
+    if given.run:
+        options["run"] = given.run
     if given.exchange is not None:
         options["exchange"] = given.exchange.to_json()
     if sinks is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.control.epochs import Epochs
+from spark_throttle.control.run_fence import RunWatch
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import to_json
@@ -326,7 +328,7 @@ class ThrottledStreamWriter:
     def _start_installed(self, path: str | None, table: str | None) -> StreamingQuery:
         settings = self._pipeline.settings
         policies = read_table(self._events.sparkSession, settings.policies)
-        self._pipeline = replace(self._pipeline, settings=replace(settings, policies=policies))
+        self._pipeline = replace(self._pipeline, settings=replace(settings, policies=policies, run=uuid.uuid4().hex))
         paths = SparkPaths(self._events.sparkSession)
         checkpoint, control_path = paths.query(self._checkpoint())
         refuse_foreign(checkpoint, control_path)
@@ -360,7 +362,8 @@ class ThrottledStreamWriter:
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
         payload, words = pipeline.payload(control_path), to_json(definition).decode()
-        sink: BatchFunction = BatchSink(control_path, payload, admitted, rejected, usage_sink, words, outlet)
+        watch = RunWatch(self._pipeline.settings.run)
+        sink: BatchFunction = BatchSink(control_path, payload, admitted, rejected, usage_sink, words, watch, outlet)
         if policies.rows is not None:
             sink = TableReading(sink, control_path, policies.place, policies.rows.run)
         writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(sink))

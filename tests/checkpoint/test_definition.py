@@ -16,7 +16,6 @@ from spark_throttle.checkpoint.definition import (
     NAME,
     Definition,
     OpenBatch,
-    SinkTurn,
     begin,
     decided_digest,
     read_open_batch,
@@ -24,7 +23,7 @@ from spark_throttle.checkpoint.definition import (
 )
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import DamagedError, DefinitionChangedError, TakenOverError, UnknownVersionError
+from spark_throttle.errors import DamagedError, DefinitionChangedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 
 OLD = Definition(
@@ -127,20 +126,6 @@ def test_same_definition_is_taken_again(tmp_path: Path) -> None:
     for _ in range(2):
         begin(directory, 0, OLD, lambda *_: True, "1234")
     assert read_open_batch(directory) == OpenBatch(0, "1234", OLD)
-
-
-def test_run_beside_which_another_has_begun_a_batch_begins_none_and_writes_no_more(tmp_path: Path) -> None:
-    """Whichever batch the other has begun, also the same."""
-    directory, frozen, successor = Directory(str(tmp_path)), SinkTurn(), SinkTurn()
-    begin(directory, 3, OLD, lambda *_: True, "1234", frozen)
-    frozen.check(directory)
-    assert begin(directory, 3, OLD, lambda *_: True, "1234", successor)
-    with pytest.raises(TakenOverError):
-        frozen.check(directory)
-    with pytest.raises(TakenOverError):
-        begin(directory, 4, OLD, lambda *_: True, "", frozen)
-    begin(directory, 4, OLD, lambda *_: True, "", successor)
-    successor.check(directory)
 
 
 def test_rows_that_are_decided_otherwise_are_refused_though_the_definition_is_the_same(tmp_path: Path) -> None:

@@ -59,7 +59,6 @@ NOTES: Final[list[Any]] = [
             {"spark.sql.session.timeZone": "UTC"},
             {"the sink": "Delta /lake/zoë"},
         ),
-        "5eed0002",
     ),
     NextPolicies(
         "5eed0001", 7, "tenants.acme: unknown key", (ExceptionInForce("tenants.zoë", 1_760_000_000_000, "a move"),)

@@ -2,7 +2,8 @@
 
 Every partition of the frames is read, once, because a batch whose partitions were not all read cannot be committed. The
 rows come from a payload: from the files in which they were staged, or from those of their source (`payload`). The
-feedback is written last. A crash anywhere in between runs the whole batch again with the same rows: Delta tables skip a
+feedback is written last. A run that was frozen ends before it writes where nobody refuses it, if another has taken over
+its control directory. A crash anywhere in between runs the whole batch again with the same rows: Delta tables skip a
 batch that they already have, by the query's name and the batch's number (``txnAppId``, ``txnVersion``), and dead
 letters in files overwrite their own folder. The table is checked after the write, because Delta skips a batch silently,
 even a different batch of the same number (`checkpoint.batch_mark`).
@@ -11,7 +12,7 @@ even a different batch of the same number (`checkpoint.batch_mark`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -19,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
-from spark_throttle.checkpoint.definition import SinkTurn
 from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.reports import write_report
+from spark_throttle.control.run_fence import RunWatch
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.charging import decided_policy, metered_write
@@ -72,10 +73,9 @@ class BatchSink:
     definition: str
     """The query's definition, as JSON."""
 
+    watch: RunWatch
     outlet: Outlet | None = None
     """What takes the admitted rows in place of Spark's writer, a function's always; `admitted` says how they come."""
-
-    turn: SinkTurn = field(default_factory=SinkTurn)
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
@@ -85,7 +85,9 @@ class BatchSink:
         packed = rows.usage
         report = unpack_usage(packed, f"the usage report of batch {batch}") if packed else None
         mark = mark_of(manifest, batch, report)
-        is_again = begin_batch(directory, manifest.query, batch, self.definition, report, self.turn)
+        if not self.watch.was_begun or not isinstance(self.admitted, Target) or self.admitted.promise != "exactly once":
+            self.watch.check(directory)
+        is_again = begin_batch(directory, manifest.query, batch, self.definition, report)
         has_admitted = rows.has_admitted
         has_rejected = report is not None and bool(report.rejected.any() or report.invalid_messages)
         if self.outlet is not None:
@@ -118,7 +120,7 @@ class BatchSink:
 
     def _write_rejected(self, directory: Directory, rows: DataFrame, mark: BatchMark) -> None:
         if self.rejected.has_batch_folders:
-            self.turn.check(directory)
+            self.watch.check(directory)
             self.rejected.write_batch_folder(rows, mark.batch)
         else:
             self.rejected.write(rows, mark)

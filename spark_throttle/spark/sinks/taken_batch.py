@@ -20,7 +20,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, parse_mark
-from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition, SinkTurn, begin, decided_digest
+from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition, begin, decided_digest
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
 from spark_throttle.files.storage import Directory
@@ -54,7 +54,6 @@ def begin_batch(
     batch: int,
     definition: str,
     report: UsageReport | None,
-    turn: SinkTurn,
 ) -> bool:
     """Record that a batch is about to reach its sinks; called once per attempt, before the first sink is written.
 
@@ -62,8 +61,6 @@ def begin_batch(
 
     Raises
     ------
-    TakenOverError
-        If another run has begun a batch since this one did.
     DefinitionChangedError
         If a sink has the batch as decided by another definition.
     """
@@ -73,7 +70,6 @@ def begin_batch(
         of_json(Definition, definition, "the definition"),
         lambda kind, target: has_rows(query + APP_SUFFIX[kind], batch, target),
         decided_digest(report),
-        turn,
     )
 
 

@@ -88,7 +88,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
         if keeper is not None:
             keeper.start()
 
-    fence = RunFence(directory, begin)
+    fence = RunFence(directory, begin, options.get("run"))
     pulse = Pulse(directory, fence, clock, cores=int(options["cores"]) if "cores" in options else None)
     shared = None if keeper is None else SharedQuotas(keeper, direction)
     retained = int(options["batchesretained"])
