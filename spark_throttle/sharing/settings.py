@@ -19,6 +19,9 @@ SHARE_POLICIES: Final = get_args(SharePolicy)
 FORGET_LEASES = 100
 """The leases of silence after which a job loses its floor, and its register is removed."""
 
+SHORTEST_INTERVAL_MS = 50
+"""A job looks up to sixteen times in an interval: in a shorter one it would do nothing else."""
+
 _PERCENT = 100
 
 
@@ -59,7 +62,12 @@ class ShareSettings:
     policy: SharePolicy = "max_min"
 
     def __post_init__(self) -> None:
-        if self.interval_ms < 1 or self.lease_ms < 10 * self.interval_ms:
+        if self.interval_ms < SHORTEST_INTERVAL_MS:
+            raise ConfigurationError(
+                f"exchange.interval is {self.interval_ms} ms; give at least {SHORTEST_INTERVAL_MS} ms: a job looks up "
+                f"to sixteen times in it"
+            )
+        if self.lease_ms < 10 * self.interval_ms:
             raise ConfigurationError(
                 f"exchange.lease is {self.lease_ms} ms and exchange.interval {self.interval_ms} ms: within a lease a "
                 f"dead job must be noticed and its share passed on: make the lease at least ten intervals"

@@ -261,7 +261,7 @@ def test_report_that_says_nothing_new_is_written_once_an_interval(
 
 def test_thread_visits_until_it_is_stopped(exchange: MemoryExchange, time: Time) -> None:
     visited = threading.Event()
-    sharing = Sharing("job", "job", 1, ShareSettings(interval_ms=1, lease_ms=10))
+    sharing = Sharing("job", "job", 1, ShareSettings(interval_ms=50, lease_ms=500))
     keeper = LeaseKeeper(sharing, exchange, Clocks(time, time), on_visit=lambda _: visited.set())
     keeper.start()
     assert visited.wait(60)

@@ -444,6 +444,7 @@ def test_policy_of_whole_tokens_gives_out_a_quota_of_less_than_one(policy: str) 
     ("wrong", "said"),
     [
         ({"lease_ms": 9_999, "interval_ms": 1_000}, "at least ten intervals"),
+        ({"interval_ms": 49}, "exchange.interval is 49 ms; give at least 50 ms"),
         ({"report_change_percent": 101}, "0 to 100 %"),
         ({"report_every": 0}, "at least 1 cycle"),
         ({"floor_percent": -1}, "exchange.floor is -1 %"),
