@@ -121,7 +121,10 @@ def carried(
     nodes = carried_nodes(state.nodes, ways, flows.names, (was, becomes))
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
-    shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)
+    shared = SharedBuckets(
+        carried_shared(shared.balance_micro, before, after), now_ms,
+        guaranteed_micro=carried_guarantees(shared.guaranteed_micro, before, after),
+    )  # fmt: skip
     return replace(
         state,
         advanced_to_ms=now_ms,
@@ -142,6 +145,25 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
     at = former[kept]
     carried_micro[kept] = carried_balances(balance_micro.take(at, axis=0), before.shared.take(at), shared.take(kept))
     return carried_micro
+
+
+def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy) -> Int64s | None:
+    """Return the balances of what `after` guarantees, shape (guarantees, 3), given those of `before`; new ones hold 0."""
+    was, becomes = before.guarantees, after.guarantees
+    if guaranteed_micro is None or was is None or becomes is None:
+        return None
+    names = positions_in(before.namespace_names, after.namespace_names)
+    of_scope, of_rule = np.append(former_scopes(before, after), -1), np.append(names, -1)
+    scopes, rules = becomes.scope, np.where(becomes.rule < len(names), becomes.rule, -1)
+    former = np.full(len(becomes), -1, dtype=np.int64)
+    for own, old in ((of_scope[scopes], was.scope), (of_rule[rules], was.rule)):
+        position = np.full(max(int(old.max()), int(own.max())) + 2, -1, dtype=np.int64)
+        position[old] = np.arange(len(old))
+        position[-1] = -1
+        former = np.maximum(former, np.where(own >= 0, position[own], -1))
+    held = np.append(guaranteed_micro, np.zeros((1, guaranteed_micro.shape[1]), dtype=np.int64), axis=0)[former]
+    was_said = np.append(was.rate_micro_per_ms, np.full((1, held.shape[1]), -1), axis=0)[former] >= 0
+    return np.where(was_said & (becomes.rate_micro_per_ms >= 0), held, 0)
 
 
 def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:

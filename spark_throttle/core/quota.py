@@ -209,6 +209,40 @@ class Destinations:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Guarantees:
+    """What scopes are guaranteed of the tokens of those above them, one position each (`fair.guarantees`)."""
+
+    level: Int64s
+    """Shape (n,): the `Level` of each scope, none of which is the job."""
+
+    rule: Int64s
+    """Shape (n,): the position of a namespace in `namespace_limits`, -1 for the others."""
+
+    way: Int64s
+    """Shape (n, 3): the shared scopes of its tenant, its group and the job, -1 where there is none; a tenant and a
+    group stand on their own way. What a tenant is guaranteed is for its namespaces in this group alone."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (n, 3), by `Dimension`: as in `Limits`; `UNLIMITED` where nothing is said, because no scope above limits
+    it."""
+
+    burst_ms: Int64s
+    """Shape (n,): the longest time whose tokens are kept for rows that wait."""
+
+    earning_ms: Int64s
+    """Shape (n, 3): the longest time whose tokens are earned at once: the scopes above keep those of no longer."""
+
+    def __len__(self) -> int:
+        return len(self.level)
+
+    @property
+    def scope(self) -> Int64s:
+        """Shape (n,): the shared scope itself, -1 for a namespace."""
+        at = np.maximum(self.level - Level.TENANT, 0)
+        return np.where(self.level == Level.NAMESPACE, -1, self.way[np.arange(len(self)), at])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledPolicy:
     """One direction of one policy revision, with every name resolved to an index."""
 
@@ -251,6 +285,9 @@ class CompiledPolicy:
 
     destinations: Destinations | None = None
     """`None` if no resource group stands for a destination."""
+
+    guarantees: Guarantees | None = None
+    """`None` if nobody is guaranteed anything."""
 
     @property
     def is_between_namespaces(self) -> Bools:

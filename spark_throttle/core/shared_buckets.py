@@ -7,6 +7,9 @@ burst goes with it. So the buckets of all jobs together hold and earn what the s
 shares sum to no more than the quota. A bucket whose share grows fills up from its present balance; a bucket whose share
 shrinks is cut to its smaller burst. No bucket gains tokens when shares change. A share of 0 admits nothing, and keeps a
 debt.
+
+What is guaranteed of these buckets (`fair.guarantees`) has its balances beside them. A job earns of a guarantee the
+least part that it has of the quotas on the guarantee's way. So what it guarantees to all never sums to more than it has.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import quotient, times
+from spark_throttle.core.arithmetic.fixed_point import WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.limits.token_bucket import debit, full, in_micro, refill, throttle_time_ms
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
@@ -53,6 +56,21 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
     return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst))
 
 
+def guaranteed_rates(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Int64s:
+    """Return the rates that a job guarantees with its shares, shape (guarantees, 3); `UNLIMITED` where none is said."""
+    assert policy.guarantees is not None  # noqa: S101 - asked of a policy that has any
+    rate = policy.guarantees.rate_micro_per_ms
+    if share_micro_per_ms is None:
+        return rate
+    shared = policy.shared
+    quota = np.where(shared.is_limited, shared.rate_micro_per_ms, 0)
+    part = np.where(
+        quota > 0, quotient(np.minimum(np.maximum(share_micro_per_ms, 0), quota), quota, _SHARE_BITS), WHOLE
+    )
+    part = np.append(part, np.full((1, part.shape[1]), WHOLE), axis=0)[policy.guarantees.way].min(axis=1)
+    return np.where(rate > 0, times(np.maximum(rate, 0), part), rate)
+
+
 def _in_proportion(burst: Int64s, share: Int64s, rate: Int64s) -> Int64s:
     """Return the part of each burst that `share` is of `rate`."""
     part = quotient(np.maximum(share, 0), np.maximum(rate, 0), _SHARE_BITS)
@@ -70,6 +88,10 @@ class SharedBuckets:
     share_micro_per_ms: Int64s | None = None
     """Shape (scopes, 3): this job's shares of the rates, at which the buckets earn; `None` if it has the whole
     quotas."""
+
+    guaranteed_micro: Int64s | None = None
+    """Shape (guarantees, 3): the balances of what the policy guarantees; `None` before the first batch that it
+    decides, and if it guarantees nothing."""
 
     @classmethod
     def full(cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int) -> SharedBuckets:
@@ -111,7 +133,19 @@ class SharedBuckets:
         if self.share_micro_per_ms is not None:
             is_shut = has_no_share(self.share_micro_per_ms, policy)
             filled = np.where(is_shut, np.minimum(self.balance_micro, -1), filled)
-        return replace(self, balance_micro=filled, as_of_ms=now_ms)
+        guaranteed = self._guaranteed(policy, elapsed_ms)
+        return replace(self, balance_micro=filled, as_of_ms=now_ms, guaranteed_micro=guaranteed)
+
+    def _guaranteed(self, policy: CompiledPolicy, elapsed_ms: int) -> Int64s | None:
+        """Return the balances of the guarantees so much later; each is cut to what it keeps for rows that wait."""
+        guarantees, held = policy.guarantees, self.guaranteed_micro
+        if guarantees is None:
+            return None
+        if held is None:
+            held = np.zeros_like(guarantees.rate_micro_per_ms)
+        rate = np.maximum(guaranteed_rates(policy, self.share_micro_per_ms), 0)
+        earned = rate * np.minimum(elapsed_ms, guarantees.earning_ms)
+        return np.minimum(held + earned, rate * guarantees.burst_ms[:, None])
 
     def under(self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> SharedBuckets:
         """Return these buckets with what a new epoch pins; a balance is cut to its new burst."""
@@ -121,6 +155,12 @@ class SharedBuckets:
         """Return these buckets less the tokens that were `taken`, shape (scopes, 3)."""
         left = debit(self.balance_micro, in_micro(taken), floor_micro)
         return replace(self, balance_micro=np.where(policy.shared.is_limited, left, self.balance_micro))
+
+    def lent(self) -> SharedBuckets:
+        """Return these buckets after a batch that had enough for all: of what is guaranteed, debts alone are left."""
+        if self.guaranteed_micro is None:
+            return self
+        return replace(self, guaranteed_micro=np.minimum(self.guaranteed_micro, 0))
 
     def wait_ms(self, policy: CompiledPolicy) -> Int64s:
         """Return how long each bucket owes anything, shape (scopes, 3): at the quota if a share is 0."""

@@ -100,6 +100,8 @@ def _as_policy_error(error: ValidationError) -> PolicyError:
         if item["type"] == "missing_groups":
             known = item["ctx"]["known"]
             wrong += [(path, partial(_missing_group, name, known)) for path, name in item["ctx"]["missing"]]
+        elif item["type"] == "broken_guarantee":
+            wrong.append((item["ctx"]["path"], partial(str, item["ctx"]["problem"])))
         else:
             wrong.append((item["loc"], partial(_problem, item)))
     # Hints are slow to find, so only the problems that are shown are put into words.

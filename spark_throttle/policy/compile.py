@@ -25,7 +25,9 @@ from spark_throttle.core.quota import (
     UNLIMITED,
     CompiledPolicy,
     Destinations,
+    Guarantees,
     Int64s,
+    Level,
     Limits,
     OnExcess,
     Overflow,
@@ -33,8 +35,10 @@ from spark_throttle.core.quota import (
     WindowRules,
 )
 from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.policy.guarantees import home_of, node_of
 from spark_throttle.policy.model import (
     DIRECTIONS,
+    GUARANTEES,
     SETTINGS,
     Direction,
     NamespacePolicy,
@@ -107,6 +111,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
         queue=queue_bounds(document.queue),
         destinations=_destinations(document, direction, 1 + len(tenants)),
+        guarantees=_guarantees(document, direction, named),
     )
 
 
@@ -136,6 +141,45 @@ def _destinations(document: PolicyDocument, direction: Direction, first_group: i
             gives_up = int(group.destination.on_unavailable == "dead_letters")
             found.append((first_group + position, max(1, _milli(floor)), open_after_ms, gives_up))
     return Destinations(*np.array(found, dtype=np.int64).T) if found else None
+
+
+def _guarantees(document: PolicyDocument, direction: Direction, named: Sequence[str]) -> Guarantees | None:
+    """Return what scopes are guaranteed in this direction: tenants, then groups, then the namespaces that are named."""
+    tenants = {name: 1 + at for at, name in enumerate(document.tenants)}
+    groups = {name: 1 + len(tenants) + at for at, name in enumerate(document.resource_groups)}
+    found: list[tuple[Level, int, tuple[int, int, int], Quota]] = []
+    for level, names in ((Level.TENANT, tenants), (Level.RESOURCE_GROUP, groups), (Level.NAMESPACE, named)):
+        section = {Level.TENANT: document.tenants, Level.RESOURCE_GROUP: document.resource_groups}.get(level)
+        for at, name in enumerate(names):
+            quota: Quota = getattr((document.namespaces if section is None else section)[name], direction)
+            if any(getattr(quota, key) is not None for key in GUARANTEES):
+                tenant, group = name, home_of(name, document) if level == Level.TENANT else name
+                if level == Level.NAMESPACE:
+                    group, tenant = node_of(name, document)
+                way = (tenants.get(tenant, -1) if level != Level.RESOURCE_GROUP else -1, groups.get(group or "", -1), 0)
+                found.append((level, at if level == Level.NAMESPACE else -1, way, quota))
+    if not found:
+        return None
+    levels, rules, ways, quotas = zip(*found, strict=True)
+    burst_ms = np.array([_milli(quota.burst_seconds) for quota in quotas], dtype=np.int64)
+    shared = [document.job, *document.tenants.values(), *document.resource_groups.values()]
+    earning_ms = np.tile(burst_ms[:, None], len(_UNITS))
+    for at, (level, _, way, _) in enumerate(found):
+        above: list[Quota] = [getattr(shared[scope], direction) for scope in way[level:] if scope >= 0]
+        for quota in above:
+            is_limited = [each is not None for each in _rates(quota)]
+            earning_ms[at] = np.where(
+                is_limited, np.minimum(earning_ms[at], _milli(quota.burst_seconds)), earning_ms[at]
+            )
+    claims = [
+        [_rate(getattr(quota, key), unit) for key, unit in zip(GUARANTEES, _UNITS, strict=True)] for quota in quotas
+    ]
+    columns = (levels, rules, ways, claims)
+    return Guarantees(*(np.array(column, dtype=np.int64) for column in columns), burst_ms, earning_ms)
+
+
+def _rate(value: Decimal | None, unit: int) -> int:
+    return UNLIMITED if value is None else int(value * unit)
 
 
 def _names(named: Iterable[str]) -> pa.StringArray:
@@ -170,10 +214,7 @@ def _limits(scopes: Sequence[ScopePolicy], direction: Direction) -> Limits:
     positions = {key: position for position, key in enumerate(distinct)}
     quotas: list[Quota] = [getattr(scope, direction) for scope in distinct.values()]
     rates = np.array(
-        [
-            [UNLIMITED if each is None else int(each * unit) for each, unit in zip(_rates(q), _UNITS, strict=True)]
-            for q in quotas
-        ],
+        [[_rate(each, unit) for each, unit in zip(_rates(q), _UNITS, strict=True)] for q in quotas],
         dtype=np.int64,
     )
     burst_ms = np.array([_milli(q.burst_seconds) for q in quotas], dtype=np.int64)

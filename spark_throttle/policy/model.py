@@ -29,6 +29,7 @@ from pydantic_core import PydanticCustomError
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
 from spark_throttle.core.quota import MAX_BURST_TOKENS
+from spark_throttle.policy.guarantees import broken_guarantees, has_guarantees
 from spark_throttle.policy.values import (
     AgeSeconds,
     BytesPerSecond,
@@ -60,6 +61,9 @@ DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
 RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
 """The keys of a quota that fill a bucket."""
 
+GUARANTEES: Final = tuple(f"guaranteed_{key}" for key in RATES)
+"""The keys of a quota that say what the scope gets before others borrow, in the order of `RATES`."""
+
 MAX_WEIGHT: Final = 1000
 MAX_QUEUE_MESSAGES: Final = 2**40
 
@@ -84,12 +88,21 @@ class _QuotaLimits(_Part):
     max_message_bytes: MessageBytes = None
     """A larger message is rejected, and charged nowhere."""
 
+    guaranteed_messages_per_second: MessagesPerSecond = None
+    """Messages that the scope gets before others borrow from it."""
+
+    guaranteed_bytes_per_second: BytesPerSecond = None
+    """Bytes that it gets before others do."""
+
+    guaranteed_request_percentage: Percentage = None
+    """Processing time that it gets before others do."""
+
 
 class Quota(_QuotaLimits):
     """What one scope may use in one direction."""
 
     burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
-    """The bucket's size, in seconds of the quota."""
+    """The bucket's size, in seconds of the quota; also how long what is guaranteed is kept for rows that wait."""
 
     weight: int = Field(default=1, ge=1, le=MAX_WEIGHT)
     """Proportional claim of a namespace within its tenant, of a tenant within its group, and of a group within the job;
@@ -102,9 +115,9 @@ class Quota(_QuotaLimits):
     @field_validator("burst_seconds")
     @classmethod
     def _check_burst(cls, burst_seconds: Decimal, info: ValidationInfo) -> Decimal:
-        for name in RATES:
+        for name in (*RATES, *GUARANTEES):
             rate, most = info.data.get(name), MAX_BURST_TOKENS
-            if name == "request_percentage":
+            if name.endswith("request_percentage"):
                 most = MAX_BURST_TOKENS * NS_PER_MS_OF_A_PERCENT // 1000
             if rate is not None and rate * burst_seconds > most:
                 longest_ms = int(1000 * most / rate)
@@ -116,7 +129,9 @@ class Quota(_QuotaLimits):
         return burst_seconds
 
 
-LIMITS: Final = tuple(key for key, field in Quota.model_fields.items() if field.default is None)
+LIMITS: Final = tuple(
+    key for key, field in Quota.model_fields.items() if field.default is None and key not in GUARANTEES
+)
 """The keys of a quota that hold rows back: without them, it limits nothing."""
 
 BOUNDS: Final = tuple(key for key in LIMITS if key not in RATES)
@@ -349,6 +364,19 @@ class PolicyDocument(_Part):
         if missing:
             context = {"missing": missing, "known": tuple(self.resource_groups)}
             raise PydanticCustomError("missing_groups", "a resource group is not defined", context)
+        return self
+
+    @model_validator(mode="after")
+    def _check_guarantees(self) -> Self:
+        if has_guarantees(self):
+            ends_ms = sorted({each.until_ms for _, each in self.exceptions})
+            for now_ms in (*(end_ms - 1 for end_ms in ends_ms[:1]), *ends_ms, *([0] if not ends_ms else [])):
+                broken = next(broken_guarantees(self.at(now_ms)), None)
+                if broken is not None:
+                    path, problem = broken
+                    when = "while exceptions are in force: " if ends_ms and now_ms < ends_ms[-1] else ""
+                    context = {"path": path, "problem": when + problem}
+                    raise PydanticCustomError("broken_guarantee", "a guarantee cannot be kept", context)
         return self
 
     @cached_property

@@ -11,6 +11,7 @@ from typing import Final
 from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.policy.model import (
     DIRECTIONS,
+    GUARANTEES,
     LIMITS,
     RATES,
     Direction,
@@ -51,6 +52,7 @@ request_percentage']
             is_bounded = any(getattr(quota, key) is not None for key in LIMITS)
             for key in ("burst_seconds", "on_excess"):
                 acts = key == "on_excess" and is_bounded and quota.on_excess == "observe"
+                acts |= key == "burst_seconds" and any(getattr(quota, each) is not None for each in GUARANTEES)
                 if key in given and not acts:
                     yield f"{where}.{direction}.{key} does nothing without {_ANY_RATE}"
         if kind == "job" and "weight" in given:

@@ -16,6 +16,7 @@ from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import Room, by_dimension, cost, is_short_of, limited_scopes, taken_by
 from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
+from spark_throttle.core.fair.guarantees import Claims, decide_with_guarantees
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
@@ -128,7 +129,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, price_ns, now_ms=now_ms)
     if outcome is not None:
         taken = taken_by(scopes, outcome.served.T[:dimensions], len(policy.shared))
-        return _settled(outcome, flows, limits, taken, shared, policy, floors=DebtFloors.none(), contest=None)
+        return _settled(outcome, flows, limits, taken, shared.lent(), policy, floors=DebtFloors.none(), contest=None)
     layout = Layout.of(candidates, counts)
     prefixes = own.prefixes(layout, price_ns)
     passing = prefixes[-1]
@@ -152,8 +153,11 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         )  # fmt: skip
         if new_weights:
             contenders = contenders.under_new_weights(eligible[contenders.flow], new_weights)
-        contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
+        contest = Contest(contenders, layout, room, is_short, policy).decided(eligible, matches, shared)
         count = contest.count(eligible)
+    kept = shared.lent() if contest is None or contest.guaranteed_micro is None else replace(
+        shared, guaranteed_micro=contest.guaranteed_micro
+    )  # fmt: skip
     served = cost(count, layout.bytes_of_first(count), price_ns)
     taken = taken_by(scopes, served, len(policy.shared))
     if contest is not None:
@@ -181,7 +185,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         layout, count, levels, flows.balance_micro, limits, shared.balance_micro,
         under_share(policy, shared.share_micro_per_ms).shared, price_ns,
     )  # fmt: skip
-    return _settled(outcome, flows, limits, taken, shared, policy, floors=floors, contest=contest)
+    return _settled(outcome, flows, limits, taken, kept, policy, floors=floors, contest=contest)
 
 
 def _outcome_if_all_fits(
@@ -243,13 +247,23 @@ class Contest:
     turns: Turns | None = None
     """Who goes; `None` if only scopes that observe run short."""
 
-    def decided(self, eligible: Int64s) -> Contest:
+    guaranteed_micro: Int64s | None = None
+    """The balances of the guarantees afterwards; `None` if none had a claim."""
+
+    def decided(self, eligible: Int64s, matches: Matches, shared: SharedBuckets) -> Contest:
         """Return the contest with who goes of the first `eligible` rows of each flow."""
         is_enforcing = self.is_short & (self.policy.shared.on_excess != OnExcess.OBSERVE)
         if not is_enforcing.any():
             return self
-        room = self.room.before_rows(is_enforcing)
-        return replace(self, turns=self.contenders.decide(eligible[self.contenders.flow], room))
+        room, of_leaf = self.room.before_rows(is_enforcing), eligible[self.contenders.flow]
+        guarantees, balance_micro = self.policy.guarantees, shared.guaranteed_micro
+        if guarantees is not None and balance_micro is not None:
+            claims = Claims.of(guarantees, self.contenders.flow, matches, is_enforcing, balance_micro, len(room))
+            if claims.are_any:
+                turns, taken = decide_with_guarantees(self.contenders, of_leaf, room, claims)
+                left = claims.left(balance_micro, taken, turns.count < of_leaf)
+                return replace(self, turns=turns, guaranteed_micro=left)
+        return replace(self, turns=self.contenders.decide(of_leaf, room))
 
     def count(self, eligible: Int64s) -> Int64s:
         """Return how many of the first `eligible` rows of each flow go."""

@@ -229,7 +229,7 @@ class Contenders:
         room
             Shape (resources, scopes): as in `Scopes`.
         """
-        return decide(self.tree, self.standing, self.rows, eligible, self._with_room(room), self.tie)
+        return decide(self.tree, self.standing, self.rows, eligible, self.with_room(room), self.tie)
 
     def let_pass(self, until: Int64s, room: Int64s, column: int) -> Int64s:
         """Return how many of the first `until` rows of each leaf the scopes of one level alone would let pass.
@@ -239,9 +239,9 @@ class Contenders:
         column
             The column of `Matches.shared_scope`.
         """
-        return let_pass(self.tree, self.standing, self.rows, until, self._with_room(room), self.tie, column + 1)
+        return let_pass(self.tree, self.standing, self.rows, until, self.with_room(room), self.tie, column + 1)
 
-    def _with_room(self, room: Int64s) -> Scopes:
+    def with_room(self, room: Int64s) -> Scopes:
         """Return the scopes of the nodes that are limited, with their room."""
         is_limited = np.append(by_row(np.logical_or, (room < UNBOUNDED).T), False)
         tenant, child, job = (np.where(is_limited[scope], scope, -1) for scope in self.scopes)

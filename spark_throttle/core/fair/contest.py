@@ -115,7 +115,7 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
         may_go = is_open_to(tree, replace(scopes, tenant=np.full_like(scopes.tenant, -1)), room) if rounds else True
         reached = [done + np.where(may_go, each, 0) for each in filled.passing]
         passing = reached if passing is None else [np.maximum(a, b) for a, b in zip(passing, reached, strict=True)]
-        room = room - _used(tree, scopes, left.tokens(np.zeros_like(count), count))
+        room = room - used_tokens(tree, scopes, left.tokens(np.zeros_like(count), count))
         done, rounds = done + count, rounds + 1
         if not (is_open_to(tree, scopes, room) & (done < eligible)).any():
             break
@@ -158,7 +158,7 @@ def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:
     return is_open[scopes.tenant][tenant] & is_open[scopes.child][child] & is_open[scopes.job[0]]
 
 
-def _used(tree: Tree, scopes: Scopes, tokens: Int64s) -> Int64s:
+def used_tokens(tree: Tree, scopes: Scopes, tokens: Int64s) -> Int64s:
     """Return the tokens that the leaves' rows take of each scope, shape (resources, scopes)."""
     used = np.zeros((len(tokens), scopes.room.shape[1] + 1), dtype=np.int64)
     for height, scope in ((1, scopes.tenant), (2, scopes.child), (3, scopes.job)):

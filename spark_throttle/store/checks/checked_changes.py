@@ -7,6 +7,8 @@ A change that costs protection (`protection`) is refused until its author has co
 that leaves no limit at all, sets a quota to 0, lifts a limit of a scope in use, or takes names from a quota of 0; and
 one that says the whole policy, and raises a quota of 0 or lifts a lock.
 
+A change after which somebody is guaranteed what cannot be kept is refused (`kept_guarantees`).
+
 An exception whose end is past is refused, unless the entry has it already: a document that still has it can be applied
 again. A rollback restores entries as they were, whatever of them has ended.
 """
@@ -21,6 +23,7 @@ from typing import Final
 from spark_throttle.errors import PolicyError, UnconfirmedError
 from spark_throttle.policy.values import time_text
 from spark_throttle.store.checks.entry_index import EntryIndex
+from spark_throttle.store.checks.kept_guarantees import check_guarantees
 from spark_throttle.store.checks.limit_changes import Loss
 from spark_throttle.store.checks.protection import losses_of
 from spark_throttle.store.checks.tenant_changes import TenantChanges, touched_by
@@ -109,6 +112,7 @@ class CheckedChanges:
             elif touched_by(planned) is not None:
                 overtaken = self._of_tenants(*read()[:2], now_ms).overtaken(planned, read()[2])
                 changes += _undoing(overtaken, notes, is_document=is_document)
+            check_guarantees(self._store, self.index, changes, revision)
             is_judged = self._is_dry_run or not author.is_confirmed
             store, index, at = read() if is_judged else (self._store, self.index, 0)
             losses[:] = losses_of(store, index, changes, at, now_ms=now_ms, is_whole=is_whole)

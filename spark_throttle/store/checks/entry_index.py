@@ -1,6 +1,6 @@
-"""The globs, the locked entries and those with an exception are read once, and then followed commit by commit.
+"""The globs, and the entries that are locked, excepted or guaranteed something, are read once, and then followed commit by commit.
 
-A store finds an entry by its name. Which are globs, locked, excepted, or a tenant's own is found only among all.
+A store finds an entry by its name. Which are globs, locked, excepted, guaranteed or a tenant's own is found only among all.
 A store that was restored from a backup has other commits under the same numbers. It tells so
 (`PolicyStore.generation`), and everything is read anew.
 """
@@ -14,8 +14,13 @@ from spark_throttle.store.entries import exception_of, namespace_policy
 from spark_throttle.store.store import NOTHING, Entry, Key, PolicyStore
 
 
+def says_of_guarantees(body: str | None) -> bool:
+    """Return whether an entry guarantees something, also by an exception."""
+    return body is not None and '"guaranteed_' in body
+
+
 class EntryIndex:
-    """The entries of a store that are globs, locked, excepted or tenants' own; for use by several threads.
+    """The entries of a store that are globs, locked, excepted, guaranteed or tenants' own; for use by several threads.
 
     Examples
     --------
@@ -41,6 +46,9 @@ class EntryIndex:
         self._locked: dict[str, Entry] = {}
         self._excepted: dict[Key, Entry] = {}
         """The entries with an exception, of every kind."""
+
+        self._guaranteed: dict[Key, Entry] = {}
+        """The entries that say of a guarantee, of every kind."""
 
         self._made: dict[str, set[str]] = {}
         """By tenant, the single namespaces whose entries the tenant's administrator made."""
@@ -79,13 +87,19 @@ class EntryIndex:
             self._follow(self._store.revision())
             return list(self._excepted.values())
 
+    def guaranteed(self, revision: int) -> list[Entry]:
+        """Return the entries that are guaranteed something, in no order."""
+        with self._lock:
+            self._follow(revision)
+            return list(self._guaranteed.values())
+
     def _follow(self, revision: int) -> None:
         """Read what was committed up to a revision; the lock is held."""
         generation = self._store.generation
         if generation == self._generation and 0 <= self._revision <= revision:
             entries = self._store.changed(after=self._revision, until=revision)
         else:
-            for part in (self._of_tenants, self._others, self._locked, self._excepted, self._made):
+            for part in (self._of_tenants, self._others, self._locked, self._excepted, self._guaranteed, self._made):
                 part.clear()
             entries = self._store.scan(at=revision)
         # If reading fails half-way, everything is read again.
@@ -95,6 +109,10 @@ class EntryIndex:
                 self._excepted.pop(entry.key, None)
             else:
                 self._excepted[entry.key] = entry
+            if says_of_guarantees(entry.body):
+                self._guaranteed[entry.key] = entry
+            else:
+                self._guaranteed.pop(entry.key, None)
             if entry.kind == "namespace":
                 self._keep(entry)
         self._generation, self._revision = generation, revision

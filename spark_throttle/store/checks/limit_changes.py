@@ -21,7 +21,16 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.quota import Level
-from spark_throttle.policy.model import DIRECTIONS, LIMITS, RATES, Direction, NamespacePolicy, Quota, ScopePolicy
+from spark_throttle.policy.model import (
+    DIRECTIONS,
+    GUARANTEES,
+    LIMITS,
+    RATES,
+    Direction,
+    NamespacePolicy,
+    Quota,
+    ScopePolicy,
+)
 from spark_throttle.store.checks.policy_view import Scope
 
 WAITS: Final = (
@@ -136,7 +145,7 @@ class LooserPart:
 def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequence[Scope]) -> Iterator[LooserPart]:
     """Yield the parts in which a rule allows more than another for names that pass some shared scopes.
 
-    A rule is looser if it has a limit that is larger or missing, a burst of more tokens, a larger weight, `observe` in
+    A rule is looser if it has a limit that is larger or missing, a guarantee that is larger, a burst of more tokens, a larger weight, `observe` in
     place of `delay` or `delay` in place of `reject`, or a throttling string that acts later or delays for less time;
     and if it delays where a scope rejects, and does not say the same as the other one.
 
@@ -168,12 +177,16 @@ def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequen
 
 
 def _looser_of_quota(quota: Quota, other: Quota) -> Iterator[tuple[str, str, str]]:
-    for key in RATES:
+    for key in GUARANTEES:
+        value, bound = getattr(quota, key) or 0, getattr(other, key) or 0
+        if value > bound:
+            yield key, _said(value), _said(bound)
+    for key in (*RATES, *GUARANTEES):
         value, bound = getattr(quota, key), getattr(other, key)
         if value is not None and bound is not None:
             burst, burst_bound = value * quota.burst_seconds, bound * other.burst_seconds
             if burst > burst_bound:
-                unit = _OF_BURSTS[key]
+                unit = _OF_BURSTS[key.removeprefix("guaranteed_")]
                 yield (
                     "burst_seconds",
                     f"{_said(quota.burst_seconds)} (a burst of {_said(burst)} {unit})",
