@@ -169,7 +169,7 @@ def _served_at(height: int, served: _Served, contenders: Contenders, eligible: I
     tokens = rows.tokens(np.zeros_like(until), outcome.count)
     used = used_tokens(tree, contenders.with_room(served.room), tokens)
     taken = served.taken.copy()
-    for of in claims.of_leaf:
+    for of in claims.of_leaf[height:]:  # what a tenant is guaranteed is charged to no namespace
         at = np.flatnonzero((of >= 0) & (outcome.count > 0))
         for to, each in zip(taken, tokens, strict=False):
             np.add.at(to, of[at], each[at])
