@@ -7,6 +7,8 @@ A policy acts from the batch that brings it. What was remembered under the old p
   in one that no longer has any. A debt stays, whatever the new burst. An observing scope's overdraft is not a debt: it
   owes one burst at most. A bucket of rate 0 that owes nothing is empty once the rate is raised; a namespace that was
   forgotten meanwhile begins full.
+- *A guarantee* keeps its balance, cut to what it may keep. One that is new begins with nothing, and lets its first row
+  go all the same.
 - *What a smaller burst cuts off* stays spent. A namespace that is forgotten returns with the burst then in force, so it
   is forgotten only when the largest bucket that it had since it was full would be full too, at the rates in force.
   Otherwise a burst could be had again and again, by a small burst for a moment.
@@ -147,8 +149,10 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
     return carried_micro
 
 
-def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy) -> Int64s | None:
-    """Return the balances of what `after` guarantees, shape (guarantees, 3), given those of `before`; new ones hold 0."""
+def carried_guarantees(
+    guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy
+) -> Int64s | None:
+    """Return the balances of what `after` guarantees, shape (guarantees, 3), given those of `before`; 0 where new."""
     was, becomes = before.guarantees, after.guarantees
     if guaranteed_micro is None or was is None or becomes is None:
         return None

@@ -8,8 +8,8 @@ shares sum to no more than the quota. A bucket whose share grows fills up from i
 shrinks is cut to its smaller burst. No bucket gains tokens when shares change. A share of 0 admits nothing, and keeps a
 debt.
 
-What is guaranteed of these buckets (`fair.guarantees`) has its balances beside them. A job earns of a guarantee the
-least part that it has of the quotas on the guarantee's way. So what it guarantees to all never sums to more than it has.
+What is guaranteed of these buckets (`fair.guarantees`) has its balances beside them. Of a guarantee a job earns the
+least part that it has of the quotas on the guarantee's way. So what it guarantees to all sums to no more than it has.
 """
 
 from __future__ import annotations

@@ -35,10 +35,11 @@ from spark_throttle.core.quota import (
     WindowRules,
 )
 from spark_throttle.errors import ConfigurationError, did_you_mean
-from spark_throttle.policy.guarantees import home_of, node_of
+from spark_throttle.policy.guarantees import has_guarantees, home_of, node_of
 from spark_throttle.policy.model import (
     DIRECTIONS,
     GUARANTEES,
+    RATES,
     SETTINGS,
     Direction,
     NamespacePolicy,
@@ -145,37 +146,36 @@ def _destinations(document: PolicyDocument, direction: Direction, first_group: i
 
 def _guarantees(document: PolicyDocument, direction: Direction, named: Sequence[str]) -> Guarantees | None:
     """Return what scopes are guaranteed in this direction: tenants, then groups, then the namespaces that are named."""
+    if not has_guarantees(document):
+        return None
+    shared = [document.job, *document.tenants.values(), *document.resource_groups.values()]
     tenants = {name: 1 + at for at, name in enumerate(document.tenants)}
     groups = {name: 1 + len(tenants) + at for at, name in enumerate(document.resource_groups)}
-    found: list[tuple[Level, int, tuple[int, int, int], Quota]] = []
-    for level, names in ((Level.TENANT, tenants), (Level.RESOURCE_GROUP, groups), (Level.NAMESPACE, named)):
-        section = {Level.TENANT: document.tenants, Level.RESOURCE_GROUP: document.resource_groups}.get(level)
-        for at, name in enumerate(names):
-            quota: Quota = getattr((document.namespaces if section is None else section)[name], direction)
-            if any(getattr(quota, key) is not None for key in GUARANTEES):
-                tenant, group = name, home_of(name, document) if level == Level.TENANT else name
-                if level == Level.NAMESPACE:
-                    group, tenant = node_of(name, document)
-                way = (tenants.get(tenant, -1) if level != Level.RESOURCE_GROUP else -1, groups.get(group or "", -1), 0)
-                found.append((level, at if level == Level.NAMESPACE else -1, way, quota))
+    scopes: list[tuple[Level, int, tuple[int, int, int], ScopePolicy]] = []
+    for name, tenant in document.tenants.items():
+        scopes.append((Level.TENANT, -1, (tenants[name], groups.get(home_of(name, document) or "", -1), 0), tenant))
+    for name, group in document.resource_groups.items():
+        scopes.append((Level.RESOURCE_GROUP, -1, (-1, groups[name], 0), group))
+    for rule, name in enumerate(named):
+        in_group, of_tenant = node_of(name, document)
+        way = tenants.get(of_tenant, -1), groups.get(in_group or "", -1), 0
+        scopes.append((Level.NAMESPACE, rule, way, document.namespaces[name]))
+    found = []
+    for level, rule, way, scope in scopes:
+        quota: Quota = getattr(scope, direction)
+        claims = [getattr(quota, key) for key in GUARANTEES]
+        if any(claim is not None for claim in claims):
+            above: list[Quota] = [getattr(shared[at], direction) for at in way[level:] if at >= 0]
+            burst_ms = _milli(quota.burst_seconds)
+            earning_ms = [
+                min([burst_ms, *(_milli(each.burst_seconds) for each in above if getattr(each, key) is not None)])
+                for key in RATES
+            ]
+            rates = [_rate(claim, unit) for claim, unit in zip(claims, _UNITS, strict=True)]
+            found.append((level, rule, way, rates, burst_ms, earning_ms))
     if not found:
         return None
-    levels, rules, ways, quotas = zip(*found, strict=True)
-    burst_ms = np.array([_milli(quota.burst_seconds) for quota in quotas], dtype=np.int64)
-    shared = [document.job, *document.tenants.values(), *document.resource_groups.values()]
-    earning_ms = np.tile(burst_ms[:, None], len(_UNITS))
-    for at, (level, _, way, _) in enumerate(found):
-        above: list[Quota] = [getattr(shared[scope], direction) for scope in way[level:] if scope >= 0]
-        for quota in above:
-            is_limited = [each is not None for each in _rates(quota)]
-            earning_ms[at] = np.where(
-                is_limited, np.minimum(earning_ms[at], _milli(quota.burst_seconds)), earning_ms[at]
-            )
-    claims = [
-        [_rate(getattr(quota, key), unit) for key, unit in zip(GUARANTEES, _UNITS, strict=True)] for quota in quotas
-    ]
-    columns = (levels, rules, ways, claims)
-    return Guarantees(*(np.array(column, dtype=np.int64) for column in columns), burst_ms, earning_ms)
+    return Guarantees(*(np.array(column, dtype=np.int64) for column in zip(*found, strict=True)))
 
 
 def _rate(value: Decimal | None, unit: int) -> int:

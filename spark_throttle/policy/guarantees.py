@@ -1,4 +1,4 @@
-"""What a policy guarantees can be kept at once: nobody is guaranteed more than the scopes above have, or what has no end.
+"""What a policy guarantees can be kept at once: nobody is guaranteed more than the scopes above have.
 
 Scopes stand in the fair tree: a namespace below the node of its tenant in its group, this node below the group, and a
 group, or a node without one, below the job. A tenant is guaranteed something for its node in the group that it names,
@@ -129,11 +129,9 @@ class _Claims:
             for rate in _RATES:
                 limit = getattr(self.quotas[above], rate) if above in self.quotas else None
                 if limit is not None and self._guaranteed(path, rate) is None:
-                    yield (
-                        _at(path, self.direction),
-                        f"{above} limits {rate} to {limit:f}, and nothing is said of it: what is guaranteed could take "
-                        f"all of that; add guaranteed_{rate}",
-                    )
+                    problem = f"{above} limits {rate} to {limit:f}, and nothing is said of it"
+                    remedy = f"what is guaranteed could take all of that; add guaranteed_{rate}"
+                    yield _at(path, self.direction), f"{problem}: {remedy}"
 
     def _beyond_parents(self, rate: str) -> Iterator[Problem]:
         """Yield the parents whose children are guaranteed more than they have."""
@@ -178,11 +176,9 @@ class _Claims:
             largest = sorted(children, key=lambda each: (-children[each], each))
             named = ", ".join(f"{each} {children[each]:f}" for each in largest[:_MOST_NAMED])
             more = f" and {len(largest) - _MOST_NAMED} more" if len(largest) > _MOST_NAMED else ""
-            yield (
-                _at(path, self.direction, f"{kind}{rate}"),
-                f"{together:f} are guaranteed of its {most:f} ({named}{more}); guarantee {together - most:f} less, or "
-                "give it more",
-            )
+            problem = f"{together:f} are guaranteed of its {most:f} ({named}{more})"
+            remedy = f"guarantee {together - most:f} less, or give it more"
+            yield _at(path, self.direction, f"{kind}{rate}"), f"{problem}; {remedy}"
 
     def _guaranteed(self, path: str, rate: str) -> Decimal | None:
         return getattr(self.claims[path], f"guaranteed_{rate}") if path in self.claims else None

@@ -271,11 +271,11 @@ def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | N
 
 
 def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[LevelExplanation]:
-    levels = [level_of("namespace", namespace, policy.namespace_limits, int(found.rule[0]))]
+    levels = [level_of("namespace", namespace, policy, int(found.rule[0]))]
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     for level, scope in zip(SHARED_LEVELS, found.shared_scope[0].tolist(), strict=True):
         if scope >= 0:
-            levels.append(level_of(level.name.lower(), names[scope], policy.shared, scope))
+            levels.append(level_of(level.name.lower(), names[scope], policy, scope, int(found.group_scope[0])))
     return levels
 
 
@@ -284,7 +284,15 @@ _HELD_BY_SHARED: Final = "the group's or the job's quota holds it back: when it 
 
 def _narrowed(level: LevelExplanation) -> LevelExplanation:
     """Return a level that others share as one of them may see it."""
-    return replace(level, share=(None, None), balance=(None, None), balance_time_ns=None, waiting=None, release_ms=None)
+    return replace(
+        level,
+        share=(None, None),
+        guaranteed_in_force=(None, None),
+        balance=(None, None),
+        balance_time_ns=None,
+        waiting=None,
+        release_ms=None,
+    )
 
 
 def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_wide: bool) -> list[str]:

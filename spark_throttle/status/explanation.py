@@ -28,10 +28,9 @@ from spark_throttle.core.quota import (
     Dimension,
     Int64s,
     Level,
-    Limits,
     OnExcess,
 )
-from spark_throttle.core.shared_buckets import SharedBuckets, under_share
+from spark_throttle.core.shared_buckets import SharedBuckets, guaranteed_rates, under_share
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import BOUNDS
 from spark_throttle.status.time_status import ScopeTime, time_status_of
@@ -53,6 +52,16 @@ class LevelExplanation:
 
     request_percentage: float | None = None
     """The processing time, in percent of one core; `None` where the level has no such quota."""
+
+    guaranteed: tuple[float | None, float | None] = (None, None)
+    """What it gets a second before others borrow, in messages and bytes; `None` where nothing is guaranteed."""
+
+    guaranteed_percentage: float | None = None
+    """The same of processing time, in percent of one core."""
+
+    guaranteed_in_force: tuple[float | None, float | None] = (None, None)
+    """What the job itself guarantees of that, where its shares of the quotas are not all; `None` where they are, or no
+    job was asked."""
 
     share: tuple[float | None, float | None] = (None, None)
     """What the job may use of the quota, where that is not all of it: its share, or the rate of a destination."""
@@ -200,6 +209,9 @@ def observed_levels(
     times = _times(levels, epoch, policy)
     quota = policy.shared.rate_micro_per_ms
     in_force = under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
+    guaranteed = (
+        None if policy.guarantees is None else guaranteed_rates(policy, epoch.share_in_force(len(policy.shared)))
+    )
     observed = []
     for level, time in zip(levels, times, strict=True):
         scope = position_of(policy, level.level, level.scope)
@@ -217,6 +229,11 @@ def observed_levels(
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
         messages, size_bytes = waiting[: Dimension.TIME].tolist()
         seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns)
+        if guaranteed is not None and level.guaranteed != (None, None):
+            rule = policy.namespace_names.index(level.scope).as_py() if level.level == "namespace" else scope
+            rates_in_force = guaranteed[guarantee_at(policy, level.level, rule)]
+            in_job = pair_of(rates_in_force, 1000, rates_in_force)
+            seen = replace(seen, guaranteed_in_force=in_job if in_job != level.guaranteed else (None, None))
         if scope >= 0:
             own = np.where(in_force[scope] == quota[scope], UNLIMITED, in_force[scope])
             seen = replace(seen, balance=pair_of(balance, MICRO, rates), share=pair_of(own, 1000, own))
@@ -338,22 +355,45 @@ OF_ONE_TENANT: Final = ("namespace", "tenant")
 """The levels whose numbers a tenant may see; others share the rest."""
 
 
-def level_of(level: str, scope: str, limits: Limits, position: int) -> LevelExplanation:
-    """Return a level as the policies have it, by its place in the limits."""
+def level_of(
+    level: str, scope: str, policy: CompiledPolicy, position: int, group_scope: int | None = None
+) -> LevelExplanation:
+    """Return a level as the policies have it, by its place in the limits.
+
+    Parameters
+    ----------
+    group_scope
+        The group, -1 for none, of the namespace that is asked for: what its tenant is guaranteed may be for another.
+    """
+    limits = policy.namespace_limits if level == "namespace" else policy.shared
+    guaranteed = np.full(len(Dimension), UNLIMITED)
+    at, guarantees = guarantee_at(policy, level, position), policy.guarantees
+    if guarantees is not None and at >= 0 and (level != "tenant" or group_scope in (None, guarantees.way[at, 1])):
+        guaranteed = guarantees.rate_micro_per_ms[at]
     return LevelExplanation(
         level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
         pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
         OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
-        request_percentage=_percentage(limits, position),
+        request_percentage=_percentage(int(limits.rate_micro_per_ms[position, Dimension.TIME])),
         bounds={
             key: int(column[position]) for key, column in limits.settings.items()
             if key in BOUNDS and column[position] < UNBOUNDED
         },
+        guaranteed=pair_of(guaranteed, 1000, guaranteed),
+        guaranteed_percentage=_percentage(int(guaranteed[Dimension.TIME])),
     )  # fmt: skip
 
 
-def _percentage(limits: Limits, position: int) -> float | None:
-    rate_ns_per_ms = int(limits.rate_micro_per_ms[position, Dimension.TIME])
+def guarantee_at(policy: CompiledPolicy, level: str, position: int) -> int:
+    """Return the place of what a scope is guaranteed, by the scope's place in its limits; -1 for nothing."""
+    if policy.guarantees is None:
+        return -1
+    places = policy.guarantees.rule if level == "namespace" else policy.guarantees.scope
+    found = np.flatnonzero((places == position) & (places >= 0))
+    return int(found[0]) if len(found) else -1
+
+
+def _percentage(rate_ns_per_ms: int) -> float | None:
     return None if rate_ns_per_ms == UNLIMITED else rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT
 
 

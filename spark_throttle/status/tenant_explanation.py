@@ -67,10 +67,7 @@ class WaitingPart:
         first = flows[order[:MOST_NAMESPACES]]
         names = [*policy.group_names.to_pylist(), None]  # -1 stands for none
         return cls(
-            [
-                level_of("namespace", last.names[at].as_py(), policy.namespace_limits, int(found.rule[at]))
-                for at in first.tolist()
-            ],
+            [level_of("namespace", last.names[at].as_py(), policy, int(found.rule[at])) for at in first.tolist()],
             first,
             [names[at] for at in found.group[first].tolist()],
             [names[at] for at in np.unique(found.group[flows]).tolist() if at >= 0],
@@ -122,6 +119,6 @@ def explained_tenant(policy: CompiledPolicy, tenant: str, direction: str, groups
     )
     scopes = [("tenant", tenant)] if place >= 0 else []
     scopes += [("resource_group", each) for each in dict.fromkeys([*([] if group is None else [group]), *groups])]
-    levels = [level_of(*scope, policy.shared, position_of(policy, *scope)) for scope in [*scopes, ("job", "job")]]
+    levels = [level_of(*scope, policy, position_of(policy, *scope)) for scope in [*scopes, ("job", "job")]]
     matched = tenant if place >= 0 else ""
     return Explanation(tenant, direction, "tenant", matched, reasons, group, tuple(levels), policy.revision)

@@ -23,7 +23,7 @@ from spark_throttle.control.notes import ExceptionInForce, NextPolicies, SignOfL
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
-from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import UNLIMITED, Destinations, Guarantees, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, Told
 from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue, QueueFiles, StoredState
@@ -92,6 +92,14 @@ POLICY: Final = replace(
         revision="0123456789abcdef",
     ),
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
+    guarantees=Guarantees(
+        np.array([1, 0]),
+        np.array([-1, 1]),
+        np.array([[1, 3, 0], [2, -1, 0]]),
+        np.array([[5_000, -1, 2**40], [0, 7, -1]]),
+        np.array([10_000, 1]),
+        np.array([[1, 2, 3], [4, 5, 2**40]]),
+    ),
 )
 ROWS: Final = StoredRows(
     np.array([5, 2**62]), np.array([[1, 2], [3, 2**32 - 1]], np.uint32), np.array([[0, 255], [1, 2]], np.uint8),
@@ -109,7 +117,7 @@ UNDELIVERED: Final = Undelivered.of([
 STATE: Final = DeciderState(
     5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
-    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES), 7,
+    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
     Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41),
 )  # fmt: skip

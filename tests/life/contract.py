@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, Literal, TypeAlias
 
 from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
@@ -49,6 +49,11 @@ class Scope:
     weight: int = 1
     time: Limit | None = None
     """The limit of processing time, in ns a millisecond, and ns."""
+
+    guaranteed: tuple[int | None, int | None] = (None, None)
+    """The rates that it is guaranteed, of messages and of bytes, in micro-tokens a millisecond."""
+
+    burst_ms: int = 0
 
     @property
     def is_asked(self) -> bool:
@@ -156,6 +161,18 @@ class Contracts:
         ]
         return [self._scope(key, policy) for key, policy in keyed]
 
+    @cached_property
+    def guaranteed(self) -> list[Scope]:
+        """The scopes that are guaranteed messages or bytes; none where any is guaranteed processing time."""
+        named = self.document.namespaces.items()
+        own = [self._scope(("namespace", name), entry) for name, entry in named if "*" not in name]
+        found = [scope for scope in (*self.shared, *own) if scope.guaranteed != (None, None)]
+        return [] if "guaranteed_request" in str(self.document.model_dump(exclude_defaults=True)) else found
+
+    def home_of(self, tenant: str) -> str | None:
+        """Return the group in which a tenant is guaranteed something."""
+        return self.document.tenants[tenant].resource_group or self.document.defaults.resource_group
+
     def _of(self, name: str) -> Contract:
         document = self.document
         if any(_matches(pattern, name) for pattern in document.exempt):
@@ -197,7 +214,10 @@ class Contracts:
         bound = MAX_SIZE_BYTES if quota.max_message_bytes is None else quota.max_message_bytes
         percentage = quota.request_percentage
         time = None if percentage is None else _limit(percentage * 10, quota)
-        return Scope(key, limits, quota.on_excess, bound, quota.weight, time)
+        claims = quota.guaranteed_messages_per_second, quota.guaranteed_bytes_per_second
+        messages, in_bytes = (None if claim is None else int(claim * 1000) for claim in claims)
+        burst_ms = int(quota.burst_seconds * 1000)
+        return Scope(key, limits, quota.on_excess, bound, quota.weight, time, (messages, in_bytes), burst_ms)
 
 
 def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:

@@ -49,6 +49,12 @@ class World:
     unpaid_ms: int = 0
     """True time since the last batch that the job could not see pass."""
 
+    passed_ms: int = 0
+    """True time between the newest batch and the one before that the job surely saw pass."""
+
+    is_sharing: bool = False
+    """Whether others have a part of the job's quotas."""
+
     overpaid_ms: int = 0
     """Time that another machine's wall clock shows beyond the latest that was paid, and that never was: paid once."""
 

@@ -89,8 +89,9 @@ def counted_by(name: str, contract: Contract) -> object:
 class Fairness(Law):
     """L3: what stays backlogged is behind its fluid ideal by a constant number of messages, a tenant as a namespace.
 
-    It is asked where scopes limit one dimension and no time. A scope with a limit passes what it did pass, so groups
-    that have limits are compared by `Starvation` alone. What was behind when a policy changes may be behind once more.
+    It is asked where scopes limit one dimension and no time, and nobody is guaranteed anything. A scope with a limit
+    passes what it did pass, so groups that have limits are compared by `Starvation` alone. What was behind when a
+    policy changes may be behind once more.
     """
 
     name = "L3"
@@ -113,9 +114,13 @@ class Fairness(Law):
         names = {*world.waiting, *world.waited, *refused, *(text_of(row.namespace) for row in batch.admitted)}
         names |= {way[2] for way in self._came}
         found = {name: contracts.of(name) for name in names if contracts.of(name).scopes}
-        limited = {
-            d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
-        }
+        limited = (
+            set()
+            if contracts.guaranteed
+            else {
+                d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
+            }
+        )
         is_changed = any(counted_by(name, before.of(name)) != counted_by(name, each) for name, each in found.items())
         if is_changed or any(way[2] not in found for way in self._came):
             self._start(times=2)
@@ -206,7 +211,7 @@ class Starvation(Law):
             if scope.key[0] != "namespace"
         }
         kept: dict[tuple[str, str, Key], list[Fraction]] = {}
-        for one, other in permutations(backlogged, 2):
+        for one, other in permutations(() if contracts.guaranteed else backlogged, 2):
             if served[one][0] >= MICRO * len(world.waited[one]):
                 continue
             found = contracts.of(one), contracts.of(other)

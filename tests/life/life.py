@@ -33,6 +33,7 @@ from tests.life.laws import TAKEOVER, Law, Violation, World
 from tests.life.laws_of_charges import Charges
 from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_fairness import Fairness, Starvation
+from tests.life.laws_of_guarantees import Guarantee
 from tests.life.laws_of_pace import Pace
 from tests.life.laws_of_rejection import Rejection
 from tests.life.laws_of_room import QueueRoom
@@ -49,7 +50,7 @@ LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
         Conservation, Limit, Fairness, Pace, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
-        QueueRoom, Leases, Rejection, Charges, TimeShares, Unspent,
+        Guarantee, QueueRoom, Leases, Rejection, Charges, TimeShares, Unspent,
     )
 }  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
@@ -159,6 +160,9 @@ class Life:
     """The newest epoch when the job was moved to the machine that it runs on."""
 
     _compared: int = 0
+    _at_ms: int = 0
+    """True time of the newest batch that was judged."""
+
     _judged: int = 0
     _revision: str = ""
 
@@ -392,6 +396,8 @@ class Life:
         overpaid_ms = world.beyond_ms = 0 if self._is_before_move else world.overpaid_ms
         drift_ms = self._drift_ms if batch.epoch > self._drifted_after else 0
         self._drift_ms -= drift_ms
+        world.passed_ms = max(0, batch.steady_ms - self._at_ms - world.unpaid_ms - drift_ms)
+        self._at_ms, world.is_sharing = batch.steady_ms, is_sharing
         world.account.advance(
             contracts,
             names,

@@ -15,7 +15,9 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
-from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
+from spark_throttle.errors import PolicyError
+from spark_throttle.policy.codec import parse_document
+from spark_throttle.policy.model import GUARANTEES, GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
 from spark_throttle.testing.simulation.exchange import START_MS
 from tests.oracle.setting_values import settings_of, values_of
 
@@ -37,12 +39,13 @@ _PARTS: Final[dict[str, type[BaseModel]]] = {
     "resource_groups": GroupPolicy, "tenants": TenantPolicy, "namespaces": NamespacePolicy, "defaults": NamespacePolicy,
     "job": ScopePolicy,
 }  # fmt: skip
+_RATES: Final = ("messages_per_second", "bytes_per_second")
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
 
 KINDS: Final = (
     "rate", "zero", "absent", "bytes", "burst", "weight", "on_excess", "observe", "namespace", "tenant", "group",
     "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert", "bound", "time",
-    "exception",
+    "exception", "guarantee",
 )  # fmt: skip
 """What a life's policies may do."""
 
@@ -77,6 +80,19 @@ def changed(rng: random.Random, tempers: Tempers, document: Document, past: list
     changes: list[Callable[[random.Random, Tempers, Document], None]] = [_set, _set, _alter, _alter, _alter]
     changes += [change for kind, change in _BY_KIND.items() if tempers.has(kind)]
     rng.choice(changes)(rng, tempers, document)
+    return kept(document)
+
+
+def kept(document: Document) -> Document:
+    """Return a document without its guarantees, if they cannot be kept at once."""
+    if "guaranteed_" not in str(document):
+        return document
+    try:
+        parse_document(document)
+    except PolicyError:
+        for quota in _quotas(document, with_exceptions=True):
+            for key in GUARANTEES:
+                quota.pop(key, None)
     return document
 
 
@@ -110,7 +126,7 @@ def _action(rng: random.Random, tempers: Tempers) -> str:
     return rng.choice(("delay", "delay", "reject", "observe") if tempers.has("observe") else ("delay", "reject"))
 
 
-def _quotas(document: Document) -> list[Document]:
+def _quotas(document: Document, *, with_exceptions: bool = False) -> list[Document]:
     """Return all quotas that a document has."""
     entries = [
         entry
@@ -118,6 +134,8 @@ def _quotas(document: Document) -> list[Document]:
         for entry in document.get(section, {}).values()
     ]
     entries += [document[single] for single in ("defaults", "job") if single in document]
+    if with_exceptions:
+        entries += [entry["exception"] for entry in entries if "exception" in entry]
     return [entry["publish"] for entry in entries if entry.get("publish")]
 
 
@@ -151,7 +169,7 @@ def _alter(rng: random.Random, tempers: Tempers, document: Document) -> None:
     quota = rng.choice(quotas)
     key = rng.choice([*(key for key in ("rate", "burst", "weight", "on_excess") if tempers.has(key)), "rate"])
     if key == "rate":
-        rate = rng.choice([name for name in quota if name.endswith("per_second")] or ["messages_per_second"])
+        rate = rng.choice([name for name in quota if name in _RATES] or ["messages_per_second"])
         value = round(float(quota.get(rate, 1)) * rng.choice(FACTORS), 3)
         quota[rate] = min(max(value, 0.001), 10**9) if value or not tempers.has("zero") else rng.choice((0, 5))
     elif key == "burst":
@@ -203,7 +221,7 @@ def first_quota(rng: random.Random, tempers: Tempers, document: Document, name: 
     """Return a document in which a namespace has a quota of its own, as it had none before or another."""
     document = copy.deepcopy(document)
     document.setdefault("namespaces", {}).setdefault(name, {})["publish"] = _quota(rng, tempers)
-    return document
+    return kept(document)
 
 
 def common_group(rng: random.Random, document: Document) -> Document:
@@ -246,10 +264,10 @@ def group_of_time(rng: random.Random, document: Document, names: tuple[str, ...]
 def nudged(rng: random.Random, document: Document) -> Document:
     """Return a document in which one rate is higher by one."""
     document = copy.deepcopy(document)
-    quotas = [quota for quota in _quotas(document) if any(quota.get(key) for key in quota if key.endswith("_second"))]
+    quotas = [quota for quota in _quotas(document) if any(quota.get(key) for key in quota if key in _RATES)]
     if quotas:
         quota = rng.choice(quotas)
-        rate = rng.choice([key for key in quota if key.endswith("_second") and quota[key]])
+        rate = rng.choice([key for key in quota if key in _RATES and quota[key]])
         quota[rate] += 1
     return document
 
@@ -325,6 +343,42 @@ def _exception(rng: random.Random, tempers: Tempers, document: Document) -> None
         entry["exception"] = {"until": until.isoformat(), "reason": "drawn", "publish": _quota(rng, tempers)}
 
 
+def _guarantee(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Guarantee something to a scope in every dimension that a policy may limit, or nothing any more."""
+    places = [place for place in _places(tempers, document) if place[1] is not None and "*" not in place[1]]
+    if not places:
+        return
+    section, name = rng.choice(places)
+    quota = document.setdefault(section, {}).setdefault(name, {}).setdefault("publish", {})
+    if quota.pop(GUARANTEES[0], None) is None or rng.random() < 0.7:
+        quota |= dict(zip(GUARANTEES, (rng.choice((0.2, 1, 2, 5)), rng.choice((100, 1_000, 5_000)), 1), strict=True))
+    if not tempers.has("time"):
+        quota.pop(GUARANTEES[2], None)
+
+
+def guaranteed(rng: random.Random, document: Document, names: tuple[str, ...]) -> Document:
+    """Return a document in which the job is short, and some of those that send are guaranteed a part of it."""
+    document = {"version": 1, **{key: copy.deepcopy(document[key]) for key in ("queue",) if key in document}}
+    rates = ("messages_per_second", "bytes_per_second")[: rng.choice((1, 1, 2))]
+    have = {rate: rng.choice((5, 10, 30)) * (1 if rate.startswith("messages") else 1_000) for rate in rates}
+    document["job"] = {"publish": have | {"burst_seconds": rng.choice((2, 10))}}
+
+    def claim(part: float) -> Document:
+        weight = rng.choice((1, 1, 5))
+        return {"publish": {"weight": weight} | {f"guaranteed_{rate}": most * part for rate, most in have.items()}}
+
+    if is_grouped := rng.random() < 0.5:
+        document["resource_groups"] = {group: claim(0.4) if rng.random() < 0.6 else {} for group in GROUPS}
+    tenants = sorted({name.partition("/")[0] for name in names})
+    document["tenants"] = {
+        tenant: (claim(0.1) if rng.random() < 0.6 else {})
+        | ({"resource_group": rng.choice(GROUPS)} if is_grouped and rng.random() < 0.8 else {})
+        for tenant in tenants
+    }
+    document["namespaces"] = {name: claim(0.05) for name in names if rng.random() < 0.5}
+    return kept(document)
+
+
 def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
     """Remove an entry whole."""
     section = rng.choice(("resource_groups", "tenants", "namespaces", "defaults", "job"))
@@ -336,5 +390,5 @@ def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 _BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
     "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age,
-    "pegasus": _pegasus, "absent": _remove, "bound": _bound, "exception": _exception,
+    "pegasus": _pegasus, "absent": _remove, "bound": _bound, "exception": _exception, "guarantee": _guarantee,
 }  # fmt: skip

@@ -233,9 +233,16 @@ def _tight(d: Drawing) -> dict[str, Any]:
 
 
 def _was_tight(life: Life, document: Document, rows: Traffic, triggers: int, after_ms: int) -> None:
-    """Let groups compete for what is short."""
+    """Let rows compete for what is short."""
     life.set_policies(document)
     _flooded(life, rows, triggers, after_ms)
+
+
+def _guaranteed(d: Drawing) -> dict[str, Any]:
+    """Draw backlogs of which some are guaranteed a part of what the job has."""
+    rows = [(name, size, 150) for name, size, _ in d.rows(2)]
+    d.document = policies.guaranteed(d.rng, d.document, tuple(str(name) for name, _, _ in rows))
+    return {"document": d.document, "rows": rows, "triggers": d.rng.randint(10, 40), "after_ms": 1_000}
 
 
 def _jump(d: Drawing) -> dict[str, Any]:
@@ -270,6 +277,7 @@ RULES: Final[dict[str, Rule]] = {
     "contest_for_both": (3, _contest_for_both, _contested),
     "contest_for_time": (2, _contest_for_time, _contested_for_time),
     "tight": (2, _tight, _was_tight),
+    "guaranteed": (3, _guaranteed, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),
     "jump": (2, _jump, _jumped),

@@ -73,9 +73,7 @@ class Promise:
                 passed_ms = self.times_ms[last] - self.times_ms[first]
                 lacks = [
                     (rate * passed_ms - each * unit) / (most * unit)
-                    for rate, each, unit, most in zip(
-                        self.rates_micro_per_ms, had, unit_micro, largest, strict=True
-                    )
+                    for rate, each, unit, most in zip(self.rates_micro_per_ms, had, unit_micro, largest, strict=True)
                     if rate is not None
                 ]
                 worst = max(worst, min(lacks))

@@ -23,7 +23,9 @@ from spark_throttle.core.quota import (
     MOST_NS,
     UNLIMITED,
     CompiledPolicy,
+    Guarantees,
     Int64s,
+    Level,
     OnExcess,
     Overflow,
     QueueBounds,
@@ -188,7 +190,7 @@ def policies(
     tenants = TENANT_NAMES[: draw(st.integers(0, len(TENANT_NAMES)))]
     named = NAMESPACE_NAMES[: draw(st.integers(0, 6))]
     tenant, member = maybe_limits(on_excess, TenantPolicy), members(on_excess, groups)
-    return make_policy(
+    policy = make_policy(
         job=draw(maybe_limits(on_excess)),
         tenants={name: Tenant(draw(tenant), draw(st.sampled_from((None, *groups)))) for name in tenants},
         groups={name: draw(limits(on_excess, GroupPolicy)) for name in groups},
@@ -197,6 +199,32 @@ def policies(
         default=draw(member),
         queue=draw(queue_bounds(may_fail=may_fail)),
     )
+    return replace(policy, guarantees=draw(st.none() | guarantees(policy)))
+
+
+@st.composite
+def guarantees(draw: st.DrawFn, policy: CompiledPolicy) -> Guarantees | None:
+    """Return guarantees of some scopes: whether they can be kept at once, no limit depends on."""
+    tenants, groups = len(policy.tenant_names), len(policy.group_names)
+    names, group = policy.namespace_names.to_pylist(), policy.namespace_group.tolist()
+    places = [
+        (Level.TENANT, -1, (1 + at, draw(st.sampled_from((-1, *range(1 + tenants, 1 + tenants + groups)))), 0))
+        for at in range(tenants)
+    ]
+    places += [(Level.RESOURCE_GROUP, -1, (-1, 1 + tenants + at, 0)) for at in range(groups)]
+    known = policy.tenant_names.to_pylist()
+    for at, name in enumerate(names):
+        tenant = name.split("/")[0]
+        scope = 1 + known.index(tenant) if tenant in known else -1
+        places.append((Level.NAMESPACE, at, (scope, 1 + tenants + group[at] if group[at] >= 0 else -1, 0)))
+    chosen = [place for place in places if draw(st.booleans())]
+    if not chosen:
+        return None
+    rates = [[draw(st.sampled_from((UNLIMITED, *MESSAGE_RATES))) for _ in range(3)] for _ in chosen]
+    times_ms = st.sampled_from((1, 1_000, 10_000))
+    levels, rules, ways = zip(*chosen, strict=True)
+    columns = (levels, rules, ways, rates, [draw(times_ms) for _ in chosen], [[draw(times_ms)] * 3 for _ in chosen])
+    return Guarantees(*(np.array(column, dtype=np.int64) for column in columns))
 
 
 @st.composite

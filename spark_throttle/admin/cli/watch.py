@@ -314,12 +314,19 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
     }
     if any(each.share != (None, None) for each in found.levels):
         cells["share"] = both(level.share)
+    if any(each.guaranteed != (None, None) for each in found.levels):
+        cells["guaranteed"] = both(level.guaranteed)
+        if any(each.guaranteed_in_force != (None, None) for each in found.levels):
+            cells["in force"] = both(level.guaranteed_in_force)
     cells |= {
         "burst": both(level.burst), "max message": size(level.bounds.get("max_message_bytes")) or "no limit",
     }  # fmt: skip
     if is_timed:
         percent = level.request_percentage
         cells["core time"] = "no limit" if percent is None else f"{percent:g} %"
+        if any(each.guaranteed_percentage is not None for each in found.levels):
+            percent = level.guaranteed_percentage
+            cells["guaranteed time"] = "" if percent is None else f"{percent:g} %"
     cells |= {"weight": level.weight, "excess": level.on_excess}
     if found.last_batch is not None:
         if is_timed:

@@ -11,7 +11,7 @@ export function learn({ properties }) {
   FIELDS = Object.entries(properties).map(([key, said]) => {
     const choices = said.type === "boolean" ? [false, true] : said.enum;
     return {
-      key, choices, preset: said.default, allowsZero: said.minimum === 0,
+      key, choices, preset: said.default, isRate: said.minimum === 0 && !key.startsWith("guaranteed_"),
       title: key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " "),
       text: said.description.replaceAll("`", "").replaceAll("\n", " "),
       show: key.includes("bytes") ? exactSize : String,
@@ -26,7 +26,7 @@ const isPreset = (key, value) => FIELDS.some((field) => field.key === key && fie
 const WAITS = "rows wait until a bound of the queue is reached, and are then rejected";
 
 // Whether a quota admits nothing and lets rows wait for it.
-export const delaysAll = (quota) => FIELDS.some(({ key, allowsZero }) => allowsZero && quota[key] === 0)
+export const delaysAll = (quota) => FIELDS.some(({ key, isRate }) => isRate && quota[key] === 0)
   && (quota.on_excess || "delay") === "delay";
 
 export const DELAYS_ALL = `0 under delay admits nothing: ${WAITS}. To reject them at once, choose reject.`;
@@ -40,7 +40,7 @@ const TOLD = {
 
 // One direction of a policy in words; empty where it sets no limit. What fills a bucket is told with its defaults.
 export function quotaText(quota = {}) {
-  const hasRate = FIELDS.some(({ key, allowsZero }) => allowsZero && quota[key] !== undefined);
+  const hasRate = FIELDS.some(({ key, isRate }) => isRate && quota[key] !== undefined);
   const all = Object.fromEntries(FIELDS.map(({ key, preset }) => [key, quota[key] ?? (hasRate ? preset : null)]));
   const parts = Object.entries(all).filter(([, value]) => value !== null)
     .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${each}`))(value));

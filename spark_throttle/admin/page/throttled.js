@@ -56,6 +56,13 @@ function heldBy(namespace) {
 const exceptionText = ({ path, until_ms: untilMs, reason }) =>
   `until ${new Date(untilMs).toISOString().slice(0, 19).replace("T", " ")} UTC, ${path} has an exception: ${reason}`;
 
+function quotaOf({ per_second: quota, guaranteed, guaranteed_in_force: inForce }, rates) {
+  const limit = quota.every((rate) => rate === null) ? "no limit" : rates(quota);
+  if (guaranteed.every((rate) => rate === null)) return limit;
+  const here = inForce.every((rate) => rate === null) ? "" : ` (in force: ${rates(inForce)})`;
+  return `${limit}; guaranteed ${rates(guaranteed)}${here}`;
+}
+
 async function explain(job, namespace) {
   const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment(job)}`);
   const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
@@ -72,7 +79,7 @@ async function explain(job, namespace) {
         element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))),
         element("tbody", {}, ...value.levels.map((level) => row(titles, [
           ["head", ["job", "namespace"].includes(level.level) ? level.level : nameOf(level)],
-          ["", level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)],
+          ["", quotaOf(level, rates)],
           ["", level.on_excess], ["", rates(level.balance)], ["", level.waiting ? rates(level.waiting) : "–"],
           ["", duration(level.release_ms)],
         ]))))),

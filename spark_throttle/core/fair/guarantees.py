@@ -3,7 +3,8 @@
 A guarantee has a balance, which earns at the guaranteed rate, exactly, and is charged the rows that it let go first
 (KIP-599's rule: a row goes while it is not negative). What is not asked for is lent: after the batch nothing is kept of
 it, unless rows of the scope were left behind. So nothing is set aside for an idle scope, and its first row goes in its
-first batch. A debt stays, and is repaid before the guarantee lets another row go.
+first batch. A debt stays, and is repaid before the guarantee lets another row go. Where nothing above the scope runs
+short nothing is charged: there was enough for all.
 
 Where a scope above runs short, the batch begins with a contest of those who are guaranteed something: first namespaces,
 then tenants, then groups. In each, only rows below these nodes take part, and the node has the room of its guarantee or
@@ -14,9 +15,9 @@ goes is charged to each guarantee on its way. Then everybody competes for the re
 no lead there. Below the node it was divided by the fair order, and counts as ever. A row that a node above holds may go
 so; then that node holds nothing, and its lead is as if it had not.
 
-*Nobody starves.* Guarantees of children sum to no more than what their parent has (`policy.guarantees`), and earn for no
-longer than its bucket can (`Guarantees.earning_ms`). So a parent may lack the tokens only because of what went before,
-such as a large row. Then the fair order divides what there is. Who is left behind keeps the balance, and who was served
+*Nobody starves.* Guarantees of children sum to no more than what their parent has (`policy.guarantees`), and earn for
+no longer than its bucket can (`Guarantees.earning_ms`). So a parent may lack the tokens only because of what went
+before, such as a large row. Then the fair order divides what there is. Who is left behind keeps the balance, and who was served
 has spent it: of what comes next, the former has the more.
 """
 

@@ -1,6 +1,7 @@
-"""The globs, and the entries that are locked, excepted or guaranteed something, are read once, and then followed commit by commit.
+"""The globs, and entries that are locked, excepted or guaranteed, are read once, then followed commit by commit.
 
-A store finds an entry by its name. Which are globs, locked, excepted, guaranteed or a tenant's own is found only among all.
+A store finds an entry by its name. Which are globs, locked, excepted, guaranteed something, or a tenant's own is found
+only among all.
 A store that was restored from a backup has other commits under the same numbers. It tells so
 (`PolicyStore.generation`), and everything is read anew.
 """

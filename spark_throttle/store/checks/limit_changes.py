@@ -145,9 +145,9 @@ class LooserPart:
 def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequence[Scope]) -> Iterator[LooserPart]:
     """Yield the parts in which a rule allows more than another for names that pass some shared scopes.
 
-    A rule is looser if it has a limit that is larger or missing, a guarantee that is larger, a burst of more tokens, a larger weight, `observe` in
-    place of `delay` or `delay` in place of `reject`, or a throttling string that acts later or delays for less time;
-    and if it delays where a scope rejects, and does not say the same as the other one.
+    A rule is looser if it has a limit that is larger or missing, a larger guarantee, a burst of more tokens, a larger
+    weight, `observe` in place of `delay` or `delay` in place of `reject`, or a throttling string that acts later or
+    delays for less time; and if it delays where a scope rejects, and does not say the same as the other one.
 
     Examples
     --------
