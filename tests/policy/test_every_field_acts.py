@@ -15,11 +15,12 @@ from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ControlRow, DeciderState
-from spark_throttle.errors import NotPermittedError, QueueOverflowError
+from spark_throttle.errors import NotPermittedError, PolicyError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import (
     BOUNDS,
+    GUARANTEES,
     Direction,
     ExceptionPolicy,
     GroupPolicy,
@@ -66,6 +67,9 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     "on_excess": (HELD, "reject"),
     "request_percentage": ({}, 0),
     **dict.fromkeys(BOUNDS, (HELD, 1)),
+    "guaranteed_messages_per_second": ({}, 1),
+    "guaranteed_bytes_per_second": ({}, 100),
+    "guaranteed_request_percentage": ({"guaranteed_messages_per_second": 1}, 0),
 }
 """What each key of a quota is tried with: what stands beside it, and a value that decides otherwise."""
 
@@ -154,6 +158,8 @@ def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, A
         return before, after, enforced
     if key == "weight":
         return *weighted(path, direction), direction  # type: ignore[return-value]
+    if key in GUARANTEES:
+        return *guaranteed(path, direction, key), direction  # type: ignore[return-value]
     if key in QUOTA:
         beside, value = QUOTA[key]
         return at(path, {direction: beside}), at(path, {direction: beside | {key: value}}), direction  # type: ignore[return-value]
@@ -184,6 +190,22 @@ def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]
     for document in documents:
         document["namespaces"] = {**document.get("namespaces", {}), "acme/y": {}}
     return documents
+
+
+def guaranteed(path: str, direction: str, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return documents in which acme/x competes for what the job has, without and with a guarantee.
+
+    Rows take no time here. So a guarantee of none is tried, beside one of messages, where some quota counts time.
+    """
+    beside, value = QUOTA[key]
+    limit = {"bytes_per_second": 100} if "bytes" in key else {"messages_per_second": 1}
+    documents = []
+    for quota in (beside, beside | {key: value}):
+        document = {"job": {direction: {**limit, "burst_seconds": 10}}, **at(path, {direction: quota})}
+        if "percentage" in key:
+            document["namespaces"] = {"timed": {direction: {"request_percentage": 1}}, **document.get("namespaces", {})}
+        documents.append(document)
+    return documents[0], documents[1]
 
 
 def acts_as_a_lock(section: str, path: str) -> bool:
@@ -221,8 +243,14 @@ def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf
     if key == "locked":
         assert acts_as_a_lock(section, path)
         return
+    if key in GUARANTEES and section not in ("resource_groups", "tenants", "namespaces"):
+        quota = {direction.rpartition(".")[2]: {key: 1}}
+        values = {"exception": {**UNTIL_LATER, **quota}} if direction.startswith("exception") else quota
+        with pytest.raises(PolicyError, match="so nothing can be guaranteed to"):
+            parse_document(at(path, values))
+        return
     before, after, enforced = pair_of_documents(path, leaf)
-    batches = RUSH if key in ("weight", "fair_between") else BATCHES
+    batches = RUSH if key in ("weight", "fair_between", *GUARANTEES) else BATCHES
     assert decided(before, enforced, batches) != decided(after, enforced, batches)
     assert not [note for note in notes_on_document(parse_document(after)) if "does nothing" in note]
 
