@@ -149,9 +149,7 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
     return carried_micro
 
 
-def carried_guarantees(
-    guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy
-) -> Int64s | None:
+def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy) -> Int64s | None:
     """Return the balances of what `after` guarantees, shape (guarantees, 3), given those of `before`; 0 where new."""
     was, becomes = before.guarantees, after.guarantees
     if guaranteed_micro is None or was is None or becomes is None:

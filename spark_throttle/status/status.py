@@ -18,12 +18,14 @@ from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import CompiledPolicy, Dimension
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.shared_buckets import guaranteed_rates
 from spark_throttle.core.shares.destinations import group_names
 from spark_throttle.core.usage import ScopeUsage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
+from spark_throttle.status.explanation import pair_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import ScopeShare, per_second, reported_names, scope_shares, usage_rows
@@ -90,6 +92,9 @@ class ScopeStatus(ScopeUsage):
 
     messages_per_second: float | None
     bytes_per_second: float | None
+    guaranteed: tuple[float | None, float | None] = (None, None)
+    """What this job guarantees to the scope, in messages and bytes a second; `None` where nothing is guaranteed."""
+
     oldest_waiting_ms: int | None = None
     """How long its oldest waiting message has waited; `None` if none waits."""
 
@@ -236,12 +241,14 @@ def _read_batch(directory: Directory) -> Status:
     newest = newest_epoch(directory)
     time = time_of_epoch(directory, newest)
     times = {} if time is None else time.by_scope()
-    scopes = []
+    share = newest.share_in_force(len(policy.shared)) if newest and newest.revision == policy.revision else None
+    guaranteed, scopes = _guaranteed(policy, share), []
     for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
         messages, size_bytes = quotas[row["level"], row["scope"]]
         key = (row["level"], row["scope"])
         scope = ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes)
+        scope = replace(scope, guaranteed=guaranteed.get(key, scope.guaranteed))
         scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
     now_ms, epoch = report.now_ms, report.epoch
     found = Status(
@@ -250,6 +257,28 @@ def _read_batch(directory: Directory) -> Status:
     if newest is not None and newest.revision == policy.revision:  # of another policy its batch has not reported yet
         found = replace(found, destinations=destinations_of(newest, policy))
     return found if time is None else replace(found, time=time.job)
+
+
+def _guaranteed(
+    policy: CompiledPolicy, share_micro_per_ms: Int64s | None
+) -> dict[tuple[str, str], tuple[float | None, float | None]]:
+    """Return what a job with these shares guarantees, by the levels and the names of scopes as they are shown."""
+    if policy.guarantees is None:
+        return {}
+    shared = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
+    columns = zip(
+        policy.guarantees.level.tolist(),
+        policy.guarantees.scope.tolist(),
+        policy.guarantees.rule.tolist(),
+        guaranteed_rates(policy, share_micro_per_ms),
+        strict=True,
+    )
+    found = [
+        (Level(level).name.lower(), shared[scope] if scope >= 0 else policy.namespace_names[rule].as_py(), rates)
+        for level, scope, rule, rates in columns
+    ]
+    names = shown(pa.array([name for _, name, _ in found], pa.string())).to_pylist()
+    return {(level, name): pair_of(rates, 1000, rates) for (level, _, rates), name in zip(found, names, strict=True)}
 
 
 def exchange_status(observation: Observation | None) -> ExchangeStatus | None:

@@ -46,8 +46,7 @@ SOON: Values = {"until": "2026-12-04T18:00:00Z", "reason": "tried"}
      "tenants.a.publish.guaranteed_messages_per_second",
      "6 is more than its own messages_per_second of 5 allows; guarantee no more than that"),
     ({"job": publish(messages_per_second=100, bytes_per_second=7), "tenants": {"a": claim(6)}}, "tenants.a.publish",
-     "job limits bytes_per_second to 7, and nothing is said of it: what is guaranteed could take all of that; "
-     "add guaranteed_bytes_per_second"),
+     "and nothing is said of it: what is guaranteed could take all of that; add guaranteed_bytes_per_second"),
     ({"resource_groups": {"g": {"fair_between": "namespaces"}}, "tenants": {"a": claim(1, resource_group="g")}},
      "tenants.a.publish", "resource_groups.g divides between namespaces, not between tenants; guarantee it to the"),
     ({"job": {**publish(messages_per_second=100), "exception": {**SOON, **publish(messages_per_second=5)}},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,7 +19,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.names import matching
 from spark_throttle.core.policy_change import under_epoch
-from spark_throttle.core.quota import Dimension
+from spark_throttle.core.quota import UNLIMITED, Dimension
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError, NotFoundError
@@ -26,6 +29,7 @@ from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.status.explain import explain_job, explain_policy
 from spark_throttle.status.explanation import Explanation
+from spark_throttle.status.status import read_status
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
@@ -104,19 +108,22 @@ def test_name_that_no_row_can_have_is_refused(store: MemoryStore, namespace: str
 class StandingPolicies:
     """Policies that stay, of a store's revision."""
 
-    def __init__(self, problem: str | None = None) -> None:
-        document = parse_document(DOCUMENT)
+    def __init__(self, problem: str | None, values: Mapping[str, Any]) -> None:
+        document = parse_document(values)
         self.snapshot = PolicySnapshot(document, revision_of(document), problem, 12)
 
     def current(self) -> PolicySnapshot:
         return self.snapshot
 
 
-def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Explanation:
+def run_batch(
+    path: Path, names: list[str], *, problem: str | None = None, values: Mapping[str, Any] = DOCUMENT
+) -> Explanation:
     """Run one batch of a job, and explain the first name."""
     directory = Directory(str(path))
     bind(directory, direction="publish")
-    plane = ControlPlane(directory, StandingPolicies(problem), "publish", lambda: 1_000_000, fence=RunFence(directory))
+    policies = StandingPolicies(problem, values)
+    plane = ControlPlane(directory, policies, "publish", lambda: 1_000_000, fence=RunFence(directory))
     name = plane.next_epoch(NO_EPOCH)
     epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)
     assert policy is not None
@@ -139,6 +146,35 @@ def test_explain_shows_balance_backlog_and_predicted_release(tmp_path: Path) -> 
     assert group.release_ms == (7 + 1) * 500  # 7 wait and 1 is owed, at 2 a second
     assert found.predicted_release_ms == 4000
     assert next(level for level in found.levels if level.level == "namespace").balance == (None, None)
+
+
+def test_explain_and_status_show_what_is_guaranteed_and_what_of_it_is_in_force(tmp_path: Path) -> None:
+    claims = {"guaranteed_messages_per_second": 4, "guaranteed_request_percentage": 5}
+    values = {
+        "job": {"publish": {"messages_per_second": 10, "request_percentage": 50}},
+        "tenants": {"acme": {"publish": claims, "resource_group": "gold"}},
+        "resource_groups": {"gold": {}, "iron": {}},
+        "namespaces": {"acme/there": {"resource_group": "iron"}},
+    }
+    found = run_batch(tmp_path, ["acme/x"] * 3, values=values)
+    tenant = next(level for level in found.levels if level.level == "tenant")
+    assert (tenant.guaranteed, tenant.guaranteed_percentage) == ((4.0, None), 5.0)
+    assert tenant.guaranteed_in_force == (None, None)
+    assert read_status(str(tmp_path)).of_level("tenant")["acme"].guaranteed == (4.0, None)
+    elsewhere = next(level for level in explain_job(str(tmp_path), "acme/there").levels if level.level == "tenant")
+    assert elsewhere.guaranteed == (None, None)  # it is guaranteed in the tenant's own group
+    directory = Directory(str(tmp_path))
+    epoch = newest_epoch(directory)
+    assert epoch is not None
+    policy = policy_of_epoch(directory, epoch.number, epoch.revision)
+    half = policy.shared.rate_micro_per_ms // 2
+    share = np.where(policy.shared.is_limited, half, UNLIMITED)
+    Epochs(directory, fence=RunFence(directory)).write(
+        replace(epoch, number=epoch.number + 1, share_micro_per_ms=share), policy
+    )
+    tenant = next(level for level in explain_job(str(tmp_path), "acme/x").levels if level.level == "tenant")
+    assert (tenant.guaranteed, tenant.guaranteed_in_force) == ((4.0, None), (2.0, None))
+    assert read_status(str(tmp_path)).of_level("tenant")["acme"].guaranteed == (2.0, None)
 
 
 def test_explain_shows_what_a_namespaces_own_bucket_holds_and_when_its_debt_is_paid(tmp_path: Path) -> None:

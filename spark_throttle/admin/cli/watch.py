@@ -190,6 +190,7 @@ def _quota(scope: ScopeStatus) -> str:
     percent = None if scope.time is None else scope.time.request_percentage
     parts = [both((scope.messages_per_second, scope.bytes_per_second))]
     parts += [] if percent is None else [f"{count(percent)} % of a core"]
+    parts += [f"guaranteed {both(scope.guaranteed)}"] if scope.guaranteed != (None, None) else []
     return " / ".join(part for part in parts if part) or "no limit"
 
 

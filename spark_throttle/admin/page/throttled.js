@@ -56,10 +56,10 @@ function heldBy(namespace) {
 const exceptionText = ({ path, until_ms: untilMs, reason }) =>
   `until ${new Date(untilMs).toISOString().slice(0, 19).replace("T", " ")} UTC, ${path} has an exception: ${reason}`;
 
-function quotaOf({ per_second: quota, guaranteed, guaranteed_in_force: inForce }, rates) {
+function quotaOf({ per_second: quota, guaranteed, guaranteed_in_force: part }, rates) {
   const limit = quota.every((rate) => rate === null) ? "no limit" : rates(quota);
   if (guaranteed.every((rate) => rate === null)) return limit;
-  const here = inForce.every((rate) => rate === null) ? "" : ` (in force: ${rates(inForce)})`;
+  const here = part.every((rate) => rate === null) ? "" : ` (in force: ${rates(part)})`;
   return `${limit}; guaranteed ${rates(guaranteed)}${here}`;
 }
 

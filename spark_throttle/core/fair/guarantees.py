@@ -17,8 +17,8 @@ so; then that node holds nothing, and its lead is as if it had not.
 
 *Nobody starves.* Guarantees of children sum to no more than what their parent has (`policy.guarantees`), and earn for
 no longer than its bucket can (`Guarantees.earning_ms`). So a parent may lack the tokens only because of what went
-before, such as a large row. Then the fair order divides what there is. Who is left behind keeps the balance, and who was served
-has spent it: of what comes next, the former has the more.
+before, such as a large row. Then the fair order divides what there is. Who is left behind keeps the balance, and who
+was served has spent it: of what comes next, the former has the more.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from spark_throttle.core.quota import MICRO, UNLIMITED, Dimension
 from spark_throttle.core.shared_buckets import guaranteed_rates
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
-from tests.core.fair.fluid import Fluid
+from tests.core.fair.fluid import Fluid, Path
 from tests.core.fair.guaranteed_worlds import DrawnWorld, Job, Values
 from tests.effort import first_of
 from tests.oracle.promised import Promise, PromisedBucket
@@ -99,7 +99,8 @@ def test_guarantees_go_first_and_the_rest_is_divided_by_weight(seed: int) -> Non
             assert all_of_it >= first, name
             went[name] += all_of_it - first
             came[name] = went[name] + job.waiting[f"{name}/x"]
-        fluid.serve(*({(name,): float(count) for name, count in each.items()} for each in (came, went)), {})
+        had, have = ({Path((name,)): float(count) for name, count in each.items()} for each in (went, came))
+        fluid.serve(have, had, {})
         assert max(fluid.ideal[(name,)] - went[name] for name in names) <= 4
 
 
