@@ -2,15 +2,16 @@
 
     OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [MEASURE]... [--out FILE]
 
-===========  ===========================================================================================
-``stream``   the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state
-``queue``    the tenth of ten batches of 10,000, behind what the others left
-``regimes``  three batches under every policy that can make them short, alone and as whole batches
-``flows``    100 messages beside many remembered namespaces
-``backlog``  10,000 messages behind a queue of which 10,000 may leave
-``spread``   the stream over more and more namespaces
-``profile``  in which functions the time of the stream goes
-===========  ===========================================================================================
+==============  =============================================================================================
+``stream``      the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state
+``queue``       the tenth of ten batches of 10,000, behind what the others left
+``regimes``     three batches under every policy that can make them short, alone and as whole batches
+``flows``       100 messages beside many remembered namespaces
+``backlog``     10,000 messages behind a queue of which 10,000 may leave
+``guarantees``  a batch of 100,000 under limits at all levels, with and without guarantees, in turns
+``spread``      the stream over more and more namespaces
+``profile``     in which functions the time of the stream goes
+==============  =============================================================================================
 
 Times are process CPU time on one thread: the median of the repeats, and their least and most.
 """
@@ -33,7 +34,7 @@ import pyarrow as pa
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.names.matching import MatchMemory
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Guarantees, Level, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue, StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
@@ -210,6 +211,48 @@ def measure_spread(stream: Stream) -> Iterator[Figure]:
         yield timed(f"{namespaces} namespaces", lambda: decide(state, arrivals, case), MESSAGES, "ns/message")  # noqa: B023
 
 
+def measure_guarantees(stream: Stream) -> Iterator[Figure]:
+    """Yield the cost of a batch of which every tenant, group and tenth namespace is guaranteed a part, by that of none.
+
+    The two are measured in turns, so that a slower hour of the machine counts for both.
+    """
+    names = pa.array([name_of(key) for key in range(NAMESPACES)])
+    part = arrivals_of(stream, names, 0, 100_000)
+    total = (len(part), int(stream.size[: len(part)].sum()))
+    shared = limit(messages_per_second=10_000, bytes_per_second=16_000_000, burst_seconds=1_000)
+    plain = make_policy(
+        job=shared,
+        tenants={f"t{i}": Tenant(shared, f"g{i % 4}") for i in range(TENANTS)},
+        groups={f"g{i}": shared for i in range(4)},
+        namespaces={name_of(key): Namespace(Limit(weight=2)) for key in range(0, NAMESPACES, 10)},
+        default=Namespace(Limit(weight=2)),
+    )
+    tenants = [(Level.TENANT, -1, (1 + i, 1 + TENANTS + i % 4, 0)) for i in range(TENANTS)]
+    groups = [(Level.RESOURCE_GROUP, -1, (-1, 1 + TENANTS + i, 0)) for i in range(4)]
+    tenant_of = [name.partition("/")[0] for name in plain.namespace_names.to_pylist()]
+    at = {name: i for i, name in enumerate(plain.tenant_names.to_pylist())}
+    own = [(Level.NAMESPACE, rule, (1 + at[name], -1, 0)) for rule, name in enumerate(tenant_of)]
+    for label, scopes in (("tenants", tenants), ("tenants, groups and namespaces", tenants + groups + own)):
+        level, rule, way = (np.array(column, dtype=np.int64) for column in zip(*scopes, strict=True))
+        rate = np.tile(np.array([20_000, 20_000_000, UNLIMITED]), (len(scopes), 1))
+        burst_ms = np.full(len(scopes), 10_000)
+        claims = Guarantees(level, rule, way, rate, burst_ms, np.full_like(rate, 10_000))
+        cases = [Case("", policy, {}) for policy in (plain, replace(plain, guarantees=claims))]
+        parts = {"": 0.5, **{f"g{i}": 0.14 for i in range(4)}}
+        tokens = {name: (total[0] * share, total[1] * share) for name, share in parts.items()}
+        states = [with_tokens(a_second_ago(case.policy), case.policy, tokens) for case in cases]
+        states = [replace(each, shared=replace(each.shared, as_of_ms=NOW_MS - 1_000)) for each in states]
+        taken = np.zeros((2, REPEATS))
+        for repeat in range(-1, REPEATS):
+            for which, (state, case) in enumerate(zip(states, cases, strict=True)):
+                start = time.process_time_ns()
+                decide(state, part, case)
+                taken[which, repeat] = time.process_time_ns() - start
+        yield Figure(f"none guaranteed, beside {label}", (taken[0] / len(part)).tolist(), "ns/message")
+        yield Figure(f"{label} guaranteed", (taken[1] / len(part)).tolist(), "ns/message")
+        yield Figure(f"{label} guaranteed, of none", (100 * taken[1] / taken[0]).tolist(), "%")
+
+
 def measure_profile(stream: Stream) -> Iterator[Figure]:
     """Print in which functions of the core the time goes, callees included and not, and yield nothing."""
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
@@ -319,6 +362,7 @@ MEASURES = {
     "regimes": measure_regimes,
     "flows": measure_flows,
     "backlog": measure_backlog,
+    "guarantees": measure_guarantees,
     "spread": measure_spread,
     "profile": measure_profile,
 }
