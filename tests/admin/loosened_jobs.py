@@ -62,6 +62,12 @@ CHOICES: Final[dict[str, list[Any]]] = {
     "request_percentage": [0, 10, 100], "burst_seconds": [1, 2, 5, 20], "weight": [2, 5],
     "on_excess": ["reject", "reject", "delay", "observe"],
 }  # fmt: skip
+CLAIMS: Final[dict[str, list[Any]]] = {
+    "guaranteed_messages_per_second": [0, 1, 2], "guaranteed_bytes_per_second": [0, 20, 100],
+    "guaranteed_request_percentage": [0, 10, 100],
+}  # fmt: skip
+"""What entries of single names, tenants and groups may be guaranteed: all of it, as their groups limit anything."""
+
 BY_COUNT: Final = [
     "2*delay*3000", "2*delay*9000", "8*delay*500", "4*reject*50", "2*reject*50", "2*delay*1500,4*reject*50",
     "0*delay*1",

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from spark_throttle.admin.api.pip82_calls import FIELDS
-from spark_throttle.policy.model import Direction, Quota
+from spark_throttle.policy.model import GUARANTEES, Direction, Quota
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import Decided, MadeUpJob
@@ -48,6 +48,12 @@ class Trial:
         for client, _ in self.sides:
             assert client.put("/admin/v2/policy/job", json=values).status_code == 200
 
+    def put_timed(self, direction: Direction) -> None:
+        """Give a namespace that sends nothing a quota on processing time, so that batches count time."""
+        for client, _ in self.sides:
+            quota = {direction: {"request_percentage": 1}}
+            assert client.put("/admin/v2/policies/namespaces/timed", json=quota).status_code == 200
+
     def put(self, group: str, direction: Direction, without: dict[str, Any], values: dict[str, Any]) -> None:
         for (client, _), quota in zip(self.sides, (without, values), strict=True):
             body = {field: quota[key] for field, (of, key) in FIELDS.items() if of == direction and key in quota}
@@ -71,6 +77,10 @@ def test_field_of_a_group_acts(trial: Callable[[Direction], Trial], key: str, di
     made = trial(direction)
     if key == "weight":
         made.put_job({direction: {"messages_per_second": 6, "burst_seconds": 1}})
+    if key in GUARANTEES:
+        have = {"bytes_per_second": 6_000} if "bytes" in key else {"messages_per_second": 6}
+        made.put_job({direction: {**have, "burst_seconds": 1}})
+        made.put_timed(direction)
     beside, value = QUOTA[key]
     made.put("gold", direction, beside, beside | {key: value})
     assert made.differs()

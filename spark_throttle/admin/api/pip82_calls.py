@@ -39,7 +39,7 @@ from spark_throttle.admin.api.calls import (
 from spark_throttle.admin.api.requests import ETAG, After, IfNoneMatch, Limit, Segment, encoded
 from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.errors import NotFoundError, PolicyError
-from spark_throttle.policy.model import DIRECTIONS, LIMITS, RATES, Direction, Quota
+from spark_throttle.policy.model import DIRECTIONS, GUARANTEES, LIMITS, RATES, Direction, Quota
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
@@ -62,6 +62,7 @@ NOT_ENFORCED: Final = (
 """Pulsar's fields that limit the replication between clusters, which no job of ours does."""
 
 UNLIMITED: Final = -1
+_MAY_BE_ABSENT: Final = (*LIMITS, *GUARANTEES)
 _ZERO: Final = ", and 0 admits nothing"
 _NAMES: Final[Mapping[tuple[str, str], str]] = {place: field for field, place in FIELDS.items()}
 _QUOTA_PATH = re.compile(r"\.(publish|dispatch)(?:\.(\w+))?$")
@@ -79,7 +80,7 @@ _QUOTA: Final = Quota.model_json_schema()["properties"]
 def _described(key: str) -> Any:  # noqa: ANN401 - a field of any type
     """Return the field for a key of a quota; the policy judges its value."""
     schema = {word: said for word, said in _QUOTA[key].items() if word not in ("title", "default")}
-    unlimited = [{"type": "integer", "const": UNLIMITED}] if key in LIMITS else []
+    unlimited = [{"type": "integer", "const": UNLIMITED}] if key in _MAY_BE_ABSENT else []
     return Annotated[Any, _nullable(schema, *unlimited)], None
 
 
@@ -126,11 +127,12 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
         if key != "on_excess" and isinstance(value, str):
             raise PolicyError(field, "it is text; give a JSON number")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if key in LIMITS and is_number and value == UNLIMITED:
+        if key in _MAY_BE_ABSENT and is_number and value == UNLIMITED:
             changed.get(direction, {}).pop(key, None)
             continue
-        if key in LIMITS and is_number and value < 0:
-            raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in RATES else ''}")
+        if key in _MAY_BE_ABSENT and is_number and value < 0:
+            what = "guarantee" if key in GUARANTEES else "limit"
+            raise PolicyError(field, f"{value} is negative; -1 sets no {what}{_ZERO if key in RATES else ''}")
         changed.setdefault(direction, {})[key] = value
     # An empty quota is none, but a destination without settings is one: no field of these stands for it.
     return {key: part for key, part in changed.items() if part or key not in DIRECTIONS}

@@ -223,6 +223,6 @@ def _standing_after(
 
 def _found(values: Int64s, among: Int64s, positions: Int64s) -> Int64s:
     """Return the position of each value among others, as `positions` has it; -1 where it is not there."""
-    order = np.argsort(among)
+    order = np.argsort(among, kind="stable")
     at = np.minimum(np.searchsorted(among[order], values), len(among) - 1)
     return np.where(among[order[at]] == values, positions[order[at]], -1)
