@@ -117,6 +117,7 @@ class World:
             },
             "namespaces": {self.tenant + each: self._entry() for each in ENTRIES if draw.random() < 0.3},
         }
+        self._guarantee()
         self.ever_given = [deepcopy(self.given)]
         """What administrators gave, from the first to the last."""
 
@@ -128,6 +129,27 @@ class World:
 
         self.names = [name for name in self.sends if name in names]
         self.others = [name for name in self.sends if name in others]
+
+    def _guarantee(self) -> None:
+        """Guarantee something to some that have a name of their own, where it can be kept."""
+        tenants, names = self.given["tenants"], self.given["namespaces"]
+        for entry in (tenants[self.tenant], *(names[name] for name in sorted(names) if "*" not in name)):
+            if self.random.random() < 0.5:
+                quota = entry.setdefault(self.direction, {})
+                claims = {key: self.random.choice(values) for key, values in CLAIMS.items()}
+                quota |= {
+                    key: min(most, quota.get(key.removeprefix("guaranteed_"), most)) for key, most in claims.items()
+                }
+                if not self._is_kept():
+                    for key in CLAIMS:
+                        del quota[key]
+
+    def _is_kept(self) -> bool:
+        try:
+            parse_document({**self.given, "defaults": self.defaults})
+        except PolicyError:
+            return False
+        return True
 
     def _quota(self) -> Values:
         return {key: self.random.choice(values) for key, values in CHOICES.items() if self.random.random() < 0.35}
@@ -164,7 +186,7 @@ class World:
 
     def give(self, services: Iterable[PolicyService]) -> None:
         """Let an administrator change what is given, in every store."""
-        draw, kind = self.random, self.random.choice(_KINDS)
+        draw, kind, before = self.random, self.random.choice(_KINDS), deepcopy(self.given)
         entries, name = self.given[_SECTIONS[kind]], self.tenant
         if kind == "namespace":
             name += draw.choice(ENTRIES)
@@ -174,6 +196,9 @@ class World:
         else:
             name = draw.choice(self.groups)
             entries[name] = {**self._scope(), **self._divided()}
+        if not self._is_kept():  # somebody is guaranteed more than that
+            self.given = before
+            return
         self.ever_given.append(deepcopy(self.given))
         for service in services:
             service.put(kind, name, entries[name], ANN)
@@ -211,6 +236,9 @@ class World:
         for key, value in list(self._quota().items())[: draw.randrange(4)]:
             is_number = key != "on_excess" and draw.random() < 0.8
             quota[key] = min(value, quota.get(key, value)) if is_number else value
+        for key, rates in CLAIMS.items():
+            if key in quota or draw.random() < 0.02:
+                quota[key] = min(draw.choice(rates), quota.get(key.removeprefix("guaranteed_"), max(rates)))
         if draw.random() < 0.4:
             quota["on_excess"] = "reject"
         if draw.random() < 0.2:

@@ -162,6 +162,11 @@ class Contracts:
         return [self._scope(key, policy) for key, policy in keyed]
 
     @cached_property
+    def has_guarantees(self) -> bool:
+        """Whether anybody is guaranteed anything: then equals are not served alike."""
+        return "guaranteed_" in str(self.document.model_dump(exclude_defaults=True))
+
+    @cached_property
     def guaranteed(self) -> list[Scope]:
         """The scopes that are guaranteed messages or bytes; none where any is guaranteed processing time."""
         named = self.document.namespaces.items()

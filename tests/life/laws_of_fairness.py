@@ -116,7 +116,7 @@ class Fairness(Law):
         found = {name: contracts.of(name) for name in names if contracts.of(name).scopes}
         limited = (
             set()
-            if contracts.guaranteed
+            if contracts.has_guarantees
             else {
                 d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
             }
@@ -211,7 +211,7 @@ class Starvation(Law):
             if scope.key[0] != "namespace"
         }
         kept: dict[tuple[str, str, Key], list[Fraction]] = {}
-        for one, other in permutations(() if contracts.guaranteed else backlogged, 2):
+        for one, other in permutations(() if contracts.has_guarantees else backlogged, 2):
             if served[one][0] >= MICRO * len(world.waited[one]):
                 continue
             found = contracts.of(one), contracts.of(other)

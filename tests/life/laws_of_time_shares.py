@@ -110,7 +110,10 @@ class _Pair:
 
 @dataclass(slots=True)
 class TimeShares(Law):
-    """Two that stay backlogged get as much time for their weight, to two messages of each and a fiftieth."""
+    """Two that stay backlogged get as much time for their weight, to two messages of each and a fiftieth.
+
+    Where somebody is guaranteed something, that goes first.
+    """
 
     _prices: _Prices = field(default_factory=_Prices)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
@@ -127,7 +130,7 @@ class TimeShares(Law):
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.settled & prices.scopes.keys()
         kept = dict[tuple[str, str], _Pair]()
-        for one, other in combinations(sorted(backlogged), 2):
+        for one, other in combinations(() if contracts.has_guarantees else sorted(backlogged), 2):
             key = prices.scopes[one].key
             weights = self._sizes.rivals(contracts, one, other)
             if key != prices.scopes[other].key or weights is None:

@@ -263,6 +263,17 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "what a tenant is guaranteed",
+        "a namespace owes what went by its tenant's guarantee, and loses its own",
+        (
+            (
+                "core/fair/guarantees.py",
+                "for of in claims.of_leaf[height:]:",
+                "for of in claims.of_leaf:",
+            ),
+        ),
+    ),
+    Mend(
         "bursts that were cut",
         "a burst is had again after a smaller one was in force for a moment",
         (
