@@ -130,6 +130,7 @@ def carried(
         shared=shared,
         nodes=nodes,
         new_weights=state.new_weights | ways.reweighed(old.weight != new.weight, was, becomes),
+        paid_ms=state.paid_ms + elapsed_ms if state.advanced_to_ms else 0,
     )
 
 
