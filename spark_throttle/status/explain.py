@@ -271,7 +271,7 @@ def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | N
 
 
 def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[LevelExplanation]:
-    levels = [level_of("namespace", namespace, policy.namespace_limits, int(found.rule[0]))]
+    levels = [level_of("namespace", namespace, found.own_limits(policy), 0)]
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     for level, scope in zip(SHARED_LEVELS, found.shared_scope[0].tolist(), strict=True):
         if scope >= 0:

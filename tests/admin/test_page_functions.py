@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.policy.model import Quota
+from spark_throttle.policy.model import NamespaceQuota, Quota
 from tests.sessions import ROOT
 
 NODE = shutil.which("node")
@@ -23,9 +23,10 @@ def returned(module: str, function: str, *calls: list[Any], folder: Path) -> lis
     for script in PAGE.glob("*.js"):
         shutil.copy(script, folder)
     (folder / "package.json").write_text('{"type": "module"}')
+    schemas = {each.__name__: each.model_json_schema() for each in (Quota, NamespaceQuota)}
     program = (
         f"import {{ {function} }} from './{module}.js';"
-        f"import {{ learn }} from './policy_fields.js'; learn({json.dumps(Quota.model_json_schema())});"
+        f"import {{ learn }} from './policy_fields.js'; learn({json.dumps(schemas)});"
         "const said = (call) => { try { return "
         + function
         + "(...call) ?? null } catch (error) { return error.message } };"
@@ -64,7 +65,7 @@ def test_only_fields_of_bytes_take_units_of_bytes(tmp_path: Path) -> None:
         }).map(({ key }) => key);
     """)
     sized, all_fields = returned("fields", "takes", ["8MiB"], ["8"], folder=tmp_path)
-    assert all_fields == [*Quota.model_fields]
+    assert all_fields == [*NamespaceQuota.model_fields]
     assert sized == ["bytes_per_second", "max_message_bytes", "on_excess"]  # the last is chosen, not typed
 
 

@@ -18,9 +18,9 @@ from spark_throttle.policy.model import (
     DestinationPolicy,
     GroupPolicy,
     NamespacePolicy,
+    NamespaceQuota,
     PolicyDocument,
     QueuePolicy,
-    Quota,
 )
 from spark_throttle.sharing.settings import SHARE_POLICIES
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
@@ -50,7 +50,7 @@ def plain(text: str) -> str:
 
 def test_policies_has_every_key() -> None:
     assert PolicyDocument.model_fields.keys() <= words_in_code(DOCS / "policies.md")
-    parts = (NamespacePolicy, GroupPolicy, DestinationPolicy, QueuePolicy, Quota)
+    parts = (NamespacePolicy, GroupPolicy, DestinationPolicy, QueuePolicy, NamespaceQuota)
     texts = {key: field.description for part in parts for key, field in part.model_fields.items()}
     page = (DOCS / "policies.md").read_text()
     rows = dict(reversed(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE)))  # of several the first

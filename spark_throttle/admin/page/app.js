@@ -60,7 +60,7 @@ async function begin() {
   try {
     const [asked, description] = await patiently(() => Promise.all(["/admin/v2/caller", "/openapi.json"].map((path) => call(path))));
     caller = asked.value;
-    learn(description.value.components.schemas.Quota);
+    learn(description.value.components.schemas);
   } catch (error) {
     if (!session.token) return;
     if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }
