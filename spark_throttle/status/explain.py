@@ -95,7 +95,8 @@ def explain_policy(
     else:
         found = _explained(policy, namespace, direction)
     in_force = exceptions_in_force(document, now_ms)
-    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide))
+    notes = _of_a_group(policy, namespace) if is_wide else ()
+    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide), notes=notes)
 
 
 def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:
@@ -151,7 +152,9 @@ def explain_job(
         in_force = exceptions_of(explained, followed.exceptions, now_ms, is_wide=is_wide)
         explained = replace(explained, exceptions=in_force)
     notes = _notes(followed, policy.revision, life or _life_now(directory), is_wide=is_wide)
-    notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
+    notes += (
+        [*_of_a_group(policy, namespace), *_destinations(explained, destinations_of(epoch, policy))] if is_wide else []
+    )
     if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     asked = [*explained.levels, *(() if waiting is None else waiting.levels)]
@@ -179,6 +182,13 @@ def _life_now(directory: Directory) -> Liveness:
     signs = SignWatch(directory, Clock.system())
     signs.look()
     return signs.liveness()
+
+
+def _of_a_group(policy: CompiledPolicy, name: str) -> tuple[str, ...]:
+    """Return a note if a resource group has a name that is explained as that of something else."""
+    if name not in policy.group_names.to_pylist():
+        return ()
+    return ("a resource group has this name, too: its entry and its row in the status of the job tell of it",)
 
 
 def _of_a_tenant(name: str, last: UsageReport) -> tuple[str, ...]:

@@ -212,3 +212,27 @@ def test_a_job_that_becomes_faster_has_no_gap_where_it_was_slow(recorded: Record
     recorded.restart()
     told = recorded.series(level="resource_group", scope="gold", seconds=900)
     assert None not in told["offered"]
+
+
+def test_rejected_namespace_says_by_which_quota_and_is_listed_while_its_group_rejects(
+    serve: Callable[..., ServedApp], tmp_path: Path
+) -> None:
+    """Both are told by the newest batch, so the list and the row of the group agree."""
+    world = World(serve, tmp_path)
+    rejecting = {"publish": {"messages_per_second": 20, "burst_seconds": 1, "on_excess": "reject"}}
+    world.service.put("resource_group", "gold", rejecting, ANN)
+    world.run(3)
+
+    def throttled() -> list[dict[str, Any]]:
+        found = world.client.get(f"{V2}/status/ingest/namespaces", params={"throttled": True}).json()
+        return list(found["namespaces"])
+
+    told = {each["namespace"]: each["held_by"] for each in throttled()}
+    assert set(told) == {"acme/a", "acme/b"}
+    assert {(each["level"], each["scope"], each["dimension"]) for each in told.values()} == {
+        ("resource_group", "gold", "messages")
+    }
+    world.job.batch({"acme/a": 1, "acme/b": 1}, seconds=10)
+    world.watch.look()
+    assert throttled() == []
+    assert names(world, throttled=True) == []

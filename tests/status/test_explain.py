@@ -262,3 +262,14 @@ def test_problem_of_the_policies_is_a_note(tmp_path: Path) -> None:
 def test_directory_without_a_job_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"there is no control directory .*; give <checkpoint>/throttle"):
         explain_job(str(tmp_path), "acme/x")
+
+
+@pytest.mark.parametrize("name", ["gold", "acme"])
+def test_name_that_a_group_has_too_says_so_to_whom_groups_are_shown(name: str) -> None:
+    store, group = MemoryStore(), {"publish": {"messages_per_second": 2}}
+    document = {"resource_groups": {"gold": group, "acme": group}, "tenants": {"acme": {"resource_group": "gold"}}}
+    PolicyService(store, clock_ms=lambda: 0).apply(parse_document(document), Author("ann"))
+    (note,) = explain_policy(store, name, "publish").notes
+    assert note.startswith("a resource group has this name, too")
+    assert explain_policy(store, name, "publish", is_wide=False).notes == ()
+    assert explain_policy(store, f"{name}/x", "publish").notes == ()
