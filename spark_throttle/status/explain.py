@@ -226,8 +226,12 @@ def _explained(policy: CompiledPolicy, namespace: str, direction: str) -> Explan
     levels = [] if rule == "exempt" else _levels(policy, namespace, found)
     at_group = int(found.group[0])
     group = policy.group_names[at_group].as_py() if at_group >= 0 else None
+    reasons += [_group_reason(policy, rule, tenant, group, found)]
+    if found.is_observed[0]:
+        percent = int(policy.namespace_limits.settings["observe_percent"][found.rule[0]])
+        reasons.append(f"observed: the rule's quota only observes {percent} % of its names, and this is one of them")
     return Explanation(
-        namespace, direction, rule, matched, (*reasons, _group_reason(policy, rule, tenant, group, found)), group,
+        namespace, direction, rule, matched, tuple(reasons), group,
         tuple(levels), policy.revision,
     )  # fmt: skip
 

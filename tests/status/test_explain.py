@@ -29,6 +29,7 @@ from spark_throttle.status.explanation import Explanation
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
+from tests.oracle.reference_rules import hash_of
 from tests.oracle.worlds import make_arrivals
 
 DOCUMENT = {
@@ -273,3 +274,17 @@ def test_name_that_a_group_has_too_says_so_to_whom_groups_are_shown(name: str) -
     assert note.startswith("a resource group has this name, too")
     assert explain_policy(store, name, "publish", is_wide=False).notes == ()
     assert explain_policy(store, f"{name}/x", "publish").notes == ()
+
+
+def test_name_that_is_only_observed_says_so() -> None:
+    store = MemoryStore()
+    rule = {"publish": {"messages_per_second": 2, "observe_percent": 50}}
+    PolicyService(store, clock_ms=lambda: 0).apply(parse_document({"namespaces": {"acme/*": rule}}), Author("ann"))
+    for n in range(20):
+        found = explain_policy(store, f"acme/{n}", "publish")
+        is_observed = hash_of(f"acme/{n}") % 100 < 50
+        assert found.levels[0].on_excess == ("observe" if is_observed else "delay")
+        assert (
+            any(each.startswith("observed: the rule's quota only observes 50 %") for each in found.reasons)
+            == is_observed
+        )

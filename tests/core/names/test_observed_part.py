@@ -12,6 +12,7 @@ import pytest
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.decisions import Reason
+from spark_throttle.core.names import matching
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, OnExcess, Verdict
@@ -88,3 +89,9 @@ def test_larger_messages_of_observed_names_are_marked_alone() -> None:
     is_held = np.isin(names, enforced(50, names))
     assert (plan.decisions.verdict == Verdict.REJECT).tolist() == is_held.tolist()
     assert set(plan.decisions.reason.tolist()) == {Reason.SIZE_TOO_LARGE}
+
+
+def test_many_names_are_hashed_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = enforced(60, NAMES)
+    monkeypatch.setattr(matching, "_HASHED_AT_ONCE", 7)
+    assert enforced(60, NAMES) == whole
