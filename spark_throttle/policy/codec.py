@@ -146,8 +146,8 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
         elif inner == ["destination"]:
             model = DestinationPolicy
     known: Iterable[str] = model.model_fields
-    if model is Quota and key in NamespaceQuota.model_fields:
-        return f"{key} is for namespaces, by a glob or the defaults; a scope that they share has none"
+    if model in (Quota, OtherQuota) and key in NamespaceQuota.model_fields:
+        return f"{key} is for namespaces, by a glob or the defaults; scopes that they share and exceptions have none"
     hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"
     return f"unknown key{hint}"
 

@@ -247,6 +247,7 @@ def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     ({"tenants": {"acme": {"publish": {"observe_percent": 5}}}}, "observe_percent is for namespaces, by a glob or"),
     ({"job": {"publish": {"observe_percent": 5}}}, "observe_percent is for namespaces, by a glob or the defaults"),
     ({"namespaces": {"acme/x": {"publish": {"observe_percent": 5}}}}, "'acme/x' is one name, of which observe_percent"),
+    ({"defaults": {"exception": {**UNTIL_LATER, "publish": {"observe_percent": 5}}}}, "exceptions have none"),
     ({"defaults": {"publish": {"observe_percent": 101}}}, "101 is more than 100"),
 ])  # fmt: skip
 def test_part_is_of_many_names_of_one_rule(document: dict[str, Any], said: str) -> None:
