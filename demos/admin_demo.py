@@ -70,7 +70,7 @@ WARM_UP_BATCHES: Final = 6
 FREE_RATE: Final = 100
 """The quota of the group free, in messages a second."""
 
-CONFIRMING_BATCHES: Final = 8
+CONFIRMING_SECONDS: Final = 30
 PAUSE_BATCHES: Final = 3
 """Number of batches between two changes, so that each can be seen by itself."""
 
@@ -182,13 +182,14 @@ def _operate(
     shown_first = [operator.worst_by_command_line(), operator.worst_by_metrics(), page.worst()]
     say(f"the page shows {shown_first[-1]} first")
     alerted = operator.alerted()
-    foretold = operator.what_if(GROUP, 500, 30)
+    foretold = operator.what_if(GROUP, 500, CONFIRMING_SECONDS)
     page.begin()
     page.look("1-before")
     began_ms = _wall_clock_ms()
     by_cli = _change_by_cli(operator, store)
-    wait_for_batches(CONFIRMING_BATCHES)
-    happened = operator.happened(GROUP, began_ms, _wall_clock_ms())
+    wait_until(lambda: _wall_clock_ms() > began_ms + 1000 * CONFIRMING_SECONDS, 60, "the foretold time passes")
+    wait_for_batches(1)
+    happened = operator.happened(GROUP, began_ms, CONFIRMING_SECONDS)
     by_api = _change_by_api(operator.address, operator.token)
     wait_for_batches(PAUSE_BATCHES)
     page.look("2-cli-and-api")

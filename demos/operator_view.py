@@ -59,9 +59,9 @@ class Rates:
         return f"{self.admitted:.0f} admitted a second, and each second {self.waiting:.0f} more wait"
 
     def is_near(self, other: Rates) -> bool:
-        """Return whether both differ by a tenth of the other's traffic at most."""
-        most = (self.admitted + self.waiting) / 10
-        return abs(self.admitted - other.admitted) <= most and abs(self.waiting - other.waiting) <= most
+        """Return whether both differ by a tenth of the traffic at most."""
+        parts = [each.waiting / (each.admitted + each.waiting) for each in (self, other)]
+        return abs(self.admitted / other.admitted - 1) <= 0.1 and abs(parts[0] - parts[1]) <= 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +126,16 @@ class Operator:
         say(f"what if {group} had {rate} messages a second? By the last {seconds} s of traffic: {said}")
         return said
 
-    def happened(self, group: str, since_ms: int, until_ms: int) -> Rates:
+    def happened(self, group: str, since_ms: int, seconds: int) -> Rates:
         """Return what became of a group's messages in a time, by the usage table that the server reads."""
-        seconds = int(time.time() - since_ms / 1000) + 5  # noqa: TID251 - the clock of the job
-        series = self.call("GET", "/status/demo/series", level="resource_group", scope=group, seconds=seconds)
-        points = [
-            (at, admitted, waiting)
-            for at, admitted, waiting in zip(series["time_ms"], series["admitted"], series["waiting"], strict=True)
-            if since_ms <= at <= until_ms and admitted is not None
-        ]
-        (first_ms, _, begins), (last_ms, _, ends) = points[0], points[-1]
-        lasts_ms = [at - before for (before, _, _), (at, _, _) in pairwise(points)]
-        admitted = sum(rate * ms for (_, rate, _), ms in zip(points[1:], lasts_ms, strict=True))
-        said = Rates(admitted / (last_ms - first_ms), 1000 * (ends - begins) / (last_ms - first_ms))
-        say(f"{group} since then, {(last_ms - first_ms) / 1000:.0f} s: {said}")
+        series = self._series(group, since_ms)
+        points = list(zip(series["time_ms"], series["admitted"], series["waiting"], strict=True))
+        first = max(at for at, (ms, _, _) in enumerate(points) if ms <= since_ms)
+        points = [each for each in points[first:] if each[0] <= since_ms + 1000 * seconds]
+        lasts_ms = points[-1][0] - points[0][0]
+        admitted = sum((rate or 0) * (ms - before) for (before, _, _), (ms, rate, _) in pairwise(points))
+        said = Rates(admitted / lasts_ms, 1000 * (points[-1][2] - points[0][2]) / lasts_ms)
+        say(f"{group} in the {lasts_ms / 1000:.0f} s since it has them: {said}")
         return said
 
     def exception(self, group: str, rate: int) -> int:
@@ -154,16 +150,20 @@ class Operator:
 
     def quotas_of(self, group: str, since_ms: int) -> list[int]:
         """Return the quotas that a group had since a time, in their order."""
-        seconds = int(time.time() - since_ms / 1000) + 5  # noqa: TID251
-        series = self.call("GET", "/status/demo/series", level="resource_group", scope=group, seconds=seconds)
-        quotas = [round(each) for each in series["quota"] if each is not None]
+        quotas = [round(each) for each in self._series(group, since_ms)["quota"] if each is not None]
         return [each for at, each in enumerate(quotas) if at == 0 or quotas[at - 1] != each]
+
+    def _series(self, group: str, since_ms: int) -> dict[str, list[Any]]:
+        """Return what the usage table has of a group since some time before."""
+        seconds = int(time.time() - since_ms / 1000) + 30  # noqa: TID251 - the clock of the job
+        found = self.call("GET", "/status/demo/series", level="resource_group", scope=group, seconds=seconds)
+        return dict(found)
 
     def bulk(self) -> tuple[float, float]:
         """Change many namespaces at once and take it back; return the seconds of both."""
         revision = json.loads(self.command("policy", "history", "--store", self.store, "-o", "json", is_shown=False))
         document = json.loads(self.command("policy", "show", "--store", self.store, "-o", "json", is_shown=False))
-        names = {f"crowd-{n % CROWD:02}/bulk-{n:04}": {"publish": {"weight": 2}} for n in range(BULK)}
+        names = {f"crowd-{n % CROWD:02}/bulk-{n:04}": {"publish": {"messages_per_second": 150}} for n in range(BULK)}
         document["namespaces"] = {**document.get("namespaces", {}), **names}
         file = self.out / "bulk.json"
         file.write_text(json.dumps(document), encoding="utf-8")

@@ -108,6 +108,7 @@ export class RateChart {
     ctx.lineWidth = devicePixelRatio;
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textAlign = "center";
+    ctx.textBaseline = "bottom";
     for (const [n, change] of this.changes.entries()) {
       const x = Math.round(plot.valToPos(change, "x", true));
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -115,7 +116,7 @@ export class RateChart {
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillText(this.names[n], x, bbox.top - 3 * devicePixelRatio);
+      ctx.fillText(this.names[n], x, bbox.top - devicePixelRatio);
     }
     ctx.restore();
   }
