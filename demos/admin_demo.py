@@ -4,7 +4,7 @@ A job follows a policy store in Delta and throttles synthetic traffic of 304 gro
 its usage table, and a headless browser opens its page.
 
 - One of 300 small groups is overloaded: command line, metrics and page show it first, and an alert tells of it.
-- "What if bronze had 500 messages a second?" is asked, and the job that then has it confirms the figures.
+- "What if bronze had 300 messages a second?" is asked, and the job that then has it confirms the figures.
 - The quota of bronze is changed from the command line, through the API and on the page.
 - An exception of the group free ends by itself. 2,000 namespaces are changed at once, and that is taken back.
 
@@ -34,9 +34,9 @@ from typing import Any, Final
 from pyarrow import fs
 from pyspark.sql.streaming.query import StreamingQuery
 
-from demos.admin_demo_page import Page
+from demos.admin.operator_view import CROWD_TRAFFIC, WORST, Operator, Rates, crowd_policies, say, wait_until
+from demos.admin.page import Page
 from demos.demo import demo_settings
-from demos.operator_view import CROWD_TRAFFIC, WORST, Operator, Rates, crowd_policies, say, wait_until
 from demos.recount import check_conservation
 from demos.tables import as_offered, ask_for_place, bring, read_batches, read_rows
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
@@ -70,7 +70,7 @@ WARM_UP_BATCHES: Final = 6
 FREE_RATE: Final = 100
 """The quota of the group free, in messages a second."""
 
-CONFIRMING_SECONDS: Final = 30
+CONFIRMING_SECONDS: Final = 45
 PAUSE_BATCHES: Final = 3
 """Number of batches between two changes, so that each can be seen by itself."""
 
@@ -182,12 +182,12 @@ def _operate(
     shown_first = [operator.worst_by_command_line(), operator.worst_by_metrics(), page.worst()]
     say(f"the page shows {shown_first[-1]} first")
     alerted = operator.alerted()
-    foretold = operator.what_if(GROUP, 500, CONFIRMING_SECONDS)
+    foretold = operator.what_if(GROUP, 300, CONFIRMING_SECONDS)
     page.begin()
     page.look("1-before")
     began_ms = _wall_clock_ms()
     by_cli = _change_by_cli(operator, store)
-    wait_until(lambda: _wall_clock_ms() > began_ms + 1000 * CONFIRMING_SECONDS, 60, "the foretold time passes")
+    wait_until(lambda: _wall_clock_ms() > began_ms + 1000 * CONFIRMING_SECONDS, 90, "the foretold time passes")
     wait_for_batches(1)
     happened = operator.happened(GROUP, began_ms, CONFIRMING_SECONDS)
     by_api = _change_by_api(operator.address, operator.token)
@@ -254,8 +254,8 @@ def commit_times_ms(store: str) -> Mapping[int, int]:
 
 def _change_by_cli(operator: Operator, store: DeltaStore) -> int:
     operator.command(
-        "group", "update", GROUP, "publish.messages_per_second=500", "--store", store.location, "--why",
-        "the command line gives bronze 500",
+        "group", "update", GROUP, "publish.messages_per_second=300", "--store", store.location, "--why",
+        "the command line gives bronze 300",
     )  # fmt: skip
     return store.revision()
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from selenium.webdriver.support.ui import WebDriverWait
 
-from demos.alerting import asked, prometheus
+from demos.admin.alerting import asked, prometheus
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.store.memory_store import MemoryStore

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from demos.alerting import asked, is_installed, prometheus
+from demos.admin.alerting import asked, is_installed, prometheus
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 CROWD: Final = 300
 """Tenants with a group and a quota each."""
 
@@ -59,9 +59,8 @@ class Rates:
         return f"{self.admitted:.0f} admitted a second, and each second {self.waiting:.0f} more wait"
 
     def is_near(self, other: Rates) -> bool:
-        """Return whether both differ by a tenth of the traffic at most."""
-        parts = [each.waiting / (each.admitted + each.waiting) for each in (self, other)]
-        return abs(self.admitted / other.admitted - 1) <= 0.1 and abs(parts[0] - parts[1]) <= 0.1
+        """Return whether as many are admitted, to a tenth; how many wait depends on how many were offered, too."""
+        return abs(self.admitted / other.admitted - 1) <= 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import yaml
 
-ALERTS: Final = Path(__file__).parent.parent / "conf" / "prometheus" / "alerts.yml"
+ALERTS: Final = Path(__file__).parents[2] / "conf" / "prometheus" / "alerts.yml"
 
 
 def is_installed() -> bool:
