@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
@@ -25,7 +26,7 @@ from spark_throttle.control.notes import NextPolicies, exceptions_in_force, read
 from spark_throttle.control.reports import newest_batch, report_of
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Level
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
@@ -174,7 +175,7 @@ def explain_job(
         levels=tuple(level if is_wide or level.level in OF_ONE_TENANT else _narrowed(level) for level in levels),
         last_batch=seen,
         predicted_release_ms=predicted_ms,
-        notes=(*notes, *reasons, *(() if waiting is not None else _of_a_tenant(namespace, last))),
+        notes=(*notes, *reasons, *(() if waiting is not None else _of_a_namespace(namespace, explained, last))),
     )
 
 
@@ -195,6 +196,21 @@ def _of_a_tenant(name: str, last: UsageReport) -> tuple[str, ...]:
     """Return a note if a name without a slash is the one of a tenant of the last batch."""
     found = None if "/" in name else namespace_of_tenant(name, last)
     return () if found is None else (f"explained as a namespace; the tenant of that name has {found}, for example",)
+
+
+def _of_a_namespace(name: str, explained: Explanation, last: UsageReport) -> tuple[str, ...]:
+    """Return what else there is to say of a namespace: what rejected it, and whether a tenant has its name."""
+    flows = np.flatnonzero(flows_of(last, name))
+    if last.held_by is None or not last.rejected[flows, Dimension.MESSAGES].any():
+        return _of_a_tenant(name, last)
+    at, dimension = last.held_by[flows[0]].tolist()
+    levels = [each for each in explained.levels if at >= 0 and each.level == Level(at).name.lower()]
+    said = (
+        f"rejected by the quota of {each.level.replace('_', ' ')} {each.scope} in {Dimension(dimension).name.lower()}"
+        for each in levels
+        if each.on_excess == "reject"
+    )
+    return (*said, *_of_a_tenant(name, last))
 
 
 def _prediction(

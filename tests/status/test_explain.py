@@ -41,6 +41,7 @@ DOCUMENT = {
         "acme/lo*": {"resource_group": "iron"},
         "acme/*": {},
         "shut/x": {"publish": {"messages_per_second": 0}},
+        "shut/y": {"publish": {"bytes_per_second": 200, "burst_seconds": 1, "on_excess": "reject"}},
     },
     "exempt": ["infra/*", "acme/audit"],
     "defaults": {"resource_group": "iron", "dispatch": {"messages_per_second": 7}},
@@ -288,3 +289,9 @@ def test_name_that_is_only_observed_says_so() -> None:
             any(each.startswith("observed: the rule's quota only observes 50 %") for each in found.reasons)
             == is_observed
         )
+
+
+def test_rejected_namespace_says_by_which_quota(tmp_path: Path) -> None:
+    found = run_batch(tmp_path, ["shut/y"] * 7 + ["acme/x"] * 7)
+    assert "rejected by the quota of namespace shut/y in bytes" in found.notes
+    assert not [note for note in explain_job(str(tmp_path), "acme/x").notes if "rejected" in note]
