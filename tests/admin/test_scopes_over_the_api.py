@@ -236,3 +236,12 @@ def test_rejected_namespace_says_by_which_quota_and_is_listed_while_its_group_re
     world.watch.look()
     assert throttled() == []
     assert names(world, throttled=True) == []
+
+
+def test_chart_begins_anew_where_a_clock_was_put_back(world: World) -> None:
+    """The points of a chart ascend in time."""
+    for step_ms in (-30_000, 5_000, -3_600_000):
+        world.job.now_ms += step_ms
+        world.run(3)
+    told = world.client.get(f"{V2}/status/ingest/series").json()
+    assert told["time_ms"] == [world.job.now_ms - 2_000, world.job.now_ms - 1_000, world.job.now_ms]

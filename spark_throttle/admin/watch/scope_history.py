@@ -60,7 +60,13 @@ class ScopeHistory:
 
 
 def seen_history(batches: Sequence[BatchNumbers], key: Key, dimension: Counted) -> ScopeHistory:
-    """Return a scope over some batches that the server saw, a point for each."""
+    """Return a scope over some batches that the server saw, a point for each.
+
+    Where a clock was put back, those before have times that come again: they are left out.
+    """
+    batches = list(batches)
+    begins = [at for at, (one, later) in enumerate(pairwise(batches), 1) if later.now_ms <= one.now_ms]
+    batches = batches[begins[-1] if begins else 0 :]
     counts = np.array([kept.shared[key] if key in kept.shared else 0 * kept.shared["job", "job"] for kept in batches])
     elapsed_ms = np.array([kept.elapsed_ms for kept in batches], np.float64)
 
