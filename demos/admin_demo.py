@@ -70,7 +70,9 @@ WARM_UP_BATCHES: Final = 6
 FREE_RATE: Final = 100
 """The quota of the group free, in messages a second."""
 
-CONFIRMING_SECONDS: Final = 45
+CONFIRMING_SECONDS: Final = 30
+"""The time for which it is foretold what a change would do, and then seen what it did."""
+
 PAUSE_BATCHES: Final = 3
 """Number of batches between two changes, so that each can be seen by itself."""
 
@@ -178,16 +180,20 @@ def _operate(
     operator: Operator, page: Page, store: DeltaStore, wait_for_batches: Callable[[int], None]
 ) -> tuple[list[int], Seen]:
     """Do what the demonstration shows; return the revisions of the three changes, and what was seen."""
+    wait_for_batches(1)
+    first_ms = _wall_clock_ms()
     wait_for_batches(WARM_UP_BATCHES)
     shown_first = [operator.worst_by_command_line(), operator.worst_by_metrics(), page.worst()]
     say(f"the page shows {shown_first[-1]} first")
     alerted = operator.alerted()
+    _wait_until_ms(first_ms + 1000 * CONFIRMING_SECONDS)
+    wait_for_batches(1)
     foretold = operator.what_if(GROUP, 300, CONFIRMING_SECONDS)
     page.begin()
     page.look("1-before")
     began_ms = _wall_clock_ms()
     by_cli = _change_by_cli(operator, store)
-    wait_until(lambda: _wall_clock_ms() > began_ms + 1000 * CONFIRMING_SECONDS, 90, "the foretold time passes")
+    _wait_until_ms(began_ms + 1000 * CONFIRMING_SECONDS)
     wait_for_batches(1)
     happened = operator.happened(GROUP, began_ms, CONFIRMING_SECONDS)
     by_api = _change_by_api(operator.address, operator.token)
@@ -198,7 +204,7 @@ def _operate(
     wait_for_batches(PAUSE_BATCHES)
     until_ms = operator.exception("free", 2 * FREE_RATE)
     page.exception("free")
-    wait_until(lambda: _wall_clock_ms() > until_ms, 60, "the exception ends")
+    _wait_until_ms(until_ms)
     wait_for_batches(PAUSE_BATCHES)
     quotas = operator.quotas_of("free", began_ms)
     applied, taken_back = operator.bulk()
@@ -324,6 +330,10 @@ def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int) -
         if newest_batch(directory) >= first + count:
             return
     raise TimeoutError(f"{count} batches did not come within {WAIT_SECONDS} s")
+
+
+def _wait_until_ms(at_ms: int) -> None:
+    wait_until(lambda: _wall_clock_ms() > at_ms, 120, "the time passes")
 
 
 def _wall_clock_ms() -> int:

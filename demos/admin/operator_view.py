@@ -121,8 +121,9 @@ class Operator:
         found = self.call("PUT", f"/policies/resource_groups/{group}", wanted, **query)["what_if"]
         (scope,) = (each for each in found["scopes"] if (each["level"], each["scope"]) == ("resource_group", group))
         told = scope["policy"]
-        said = Rates(told["admitted_messages"] / seconds, told["waiting_messages"] / seconds)
-        say(f"what if {group} had {rate} messages a second? By the last {seconds} s of traffic: {said}")
+        lasts = (found["end_ms"] - found["first_ms"]) / 1000
+        said = Rates(told["admitted_messages"] / lasts, told["waiting_messages"] / lasts)
+        say(f"what if {group} had {rate} messages a second? By the last {lasts:.0f} s of traffic: {said}")
         return said
 
     def happened(self, group: str, since_ms: int, seconds: int) -> Rates:

@@ -183,3 +183,17 @@ def test_every_failure_says_what_happened_and_what_to_do(tmp_path: Path, status:
     # Whether a change was made is unknown only where the server may have made it.
     outcome = "It is unknown whether" if status in (0, 500, 502, 504) else "Nothing was changed."
     assert (outcome in said) == is_change
+
+
+@pytest.mark.slow
+def test_quota_of_many_names_says_how_many_are_only_observed_and_others_do_not(tmp_path: Path) -> None:
+    quotas = [{"messages_per_second": 5, "observe_percent": 90}, {"messages_per_second": 5}]
+    many, one = returned("policy_fields", "quotaText", *([each] for each in quotas), folder=tmp_path)
+    assert many == f"{one}, 90 % of the names only observed"
+
+
+@pytest.mark.slow
+def test_rates_of_a_namespace_are_shown_in_what_is_chosen(tmp_path: Path) -> None:
+    numbers = {"rejected_per_second": 7, "rejected_bytes_per_second": 2048}
+    calls = [[numbers, "rejected", dimension] for dimension in ("messages", "bytes")]
+    assert returned("numbers", "rateOf", *calls, folder=tmp_path) == ["7", "2 KiB"]
