@@ -100,7 +100,7 @@ export class RateChart {
     }, data, this.place);
   }
 
-  // Draw a line where other policies begin, with a word above it.
+  // Draw a line where other policies begin, with words above it; where there is no room for all, the newest are told.
   mark(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -109,14 +109,18 @@ export class RateChart {
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textAlign = "center";
     ctx.textBaseline = "bottom";
-    for (const [n, change] of this.changes.entries()) {
+    let free = Infinity;
+    for (const [n, change] of [...this.changes.entries()].reverse()) {
       const x = Math.round(plot.valToPos(change, "x", true));
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
+      const half = ctx.measureText(`${this.names[n]} `).width / 2;
+      if (x + half > free) continue;
       ctx.fillText(this.names[n], x, bbox.top - devicePixelRatio);
+      free = x - half;
     }
     ctx.restore();
   }
