@@ -46,6 +46,7 @@ def broken_by(
             life.play([step])
             if tally is not None:
                 tally.steps += 1
+        life.audit()
     except Violation as violation:
         # A life that cannot go on ends, also where that is not what is asked about.
         return (violation, at) if violation.law in laws else None

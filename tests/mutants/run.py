@@ -1,13 +1,14 @@
-"""Changes one line of the library at a time and asks whether its tests notice: ``make mutants COUNT=60 SEED=1``.
+"""Changes one line of what decides at a time and asks whether its tests notice: ``make mutants COUNT=60 SEED=1``.
 
 Cosmic Ray says which changes there are: another operator, comparison or number, a condition negated, a decorator
 removed. A seeded sample of them is drawn, a place in the code first and then a change there, so that a place where
-many changes are possible is not drawn more often. Every mutant is tried in a copy of the tree: first by the quick tests
-of its own package, then by those of all packages that use it, and last by the slow ones in the same order. A mutant
-that all tests pass is a survivor: a test is missing, or the change makes no difference and stands with its reason in
-`tests.mutants.equivalent`.
+many changes are possible is not drawn more often. Each mutant meets, in a copy of the tree, the tests of `make test`
+without a JVM that run the changed line, the quickest first, until one fails. `tests.mutants.covering` says which these
+are; that file is made once, and a run adds what it lacks. A mutant that all of them pass is a survivor: a test is
+missing, or the change makes no difference and stands with its reason in `tests.mutants.equivalent`.
 
-The last line is JSON; the exit status is 0 if no survivor is without a reason.
+What is found is appended to ``build/mutants/SEED.jsonl``. A run that was stopped goes on there; ``--again`` tries the
+survivors once more. The last line is JSON; the exit status is 0 if no survivor is without a reason.
 """
 
 from __future__ import annotations
@@ -17,42 +18,46 @@ import ast
 import json
 import os
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import traceback
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
-from cosmic_ray.commands.init import init
+import hypothesis.strategies  # noqa: F401 - loaded once, for every process that tries a mutant
+import numpy as np  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pytest
+from cosmic_ray.ast import ast_nodes, get_ast_from_path
 from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_db import WorkDB, use_db
+from cosmic_ray.plugins import get_operator, operator_names
 from cosmic_ray.work_item import MutationSpec
 
+from tests.mutants.covering import MUTATED, PACKAGE, ROOT
 from tests.mutants.equivalent import reason_of
 
-ROOT: Final = Path(__file__).parents[2]
-PACKAGE: Final = "spark_throttle"
-MUTATED: Final = ("core", "sharing")
 COPIED: Final = (PACKAGE, "tests", "conf", "docs", "pyproject.toml", "README.md")
-TIMEOUT_SECONDS: Final = 300
-"""A mutant that loops for ever counts as noticed, and apart: on a busy machine the tests alone may take that long."""
+FOLDER: Final = ROOT / "build" / "mutants"
+NO_JVM: Final = "not jvm and not kafka and not wide and not thorough"
+TESTED: Final = (
+    *(f"{PACKAGE}/{name}" for name in MUTATED), *(f"tests/{name}" for name in MUTATED),
+    "tests/life/test_written_lives.py", "tests/life/test_steady_service.py", "tests/life/test_laws.py",
+    "tests/life/test_laws_of_fairness.py", "tests/public_cases", "tests/what_if", "tests/models",
+)  # fmt: skip
+"""Where the tests are that may notice."""
 
-_NO_JVM: Final = "not jvm and not kafka"
-_NOTHING_TO_RUN: Final = 5
-"""Pytest's exit status if the marks leave no test."""
+MOST_SECONDS: Final = 40
+"""CPU seconds of tests that a mutant meets at most; what costs more than these is left out, the dearest first."""
 
-_TESTS: Final = {
-    "core": ("tests/core", "tests/control", "tests/life/test_written_lives.py", "tests/life/test_steady_service.py"),
-    "sharing": ("tests/sharing", "tests/control"),
-}
+_LOOPS: Final = "a test does not end"
+NO_MUTANT: Final = "the change is no program, or the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +69,55 @@ class Mutant:
 
     line: int
     operator: str
+    occurrence: int
+    """Which of the places is changed that this operator finds in the module."""
+
     before: str
     after: str
-    code: str
-    """The whole module, changed."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """By what it is known again."""
+        return self.module, self.operator, self.occurrence, self.before
 
     def __str__(self) -> str:
         return f"{self.module}:{self.line}\n    - {self.before}\n    + {self.after}"
 
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    noticed_by: str | None
+    """The test that failed; `None` if all passed."""
+
+    tests: int
+    """How many tests it was to meet."""
+
+    left_out: int
+    """How many more run its line and cost too much."""
+
+    @classmethod
+    def read(cls, line: str) -> Found:
+        """Read a line of the file of results."""
+        fields = json.loads(line)
+        return cls(Mutant(**fields.pop("mutant")), **fields)
+
     @property
-    def runs(self) -> Iterator[tuple[str, ...]]:
-        """Yield pytest's arguments for each run, those first that most likely notice soonest."""
-        _, room, package, *_ = Path(self.module).parts
-        own = f"tests/{room}/{package}"
-        for marks in ("not slow", "slow"):
-            if (ROOT / own).is_dir():
-                yield "-m", f"{_NO_JVM} and {marks}", own
-            yield "-m", f"{_NO_JVM} and {marks}", *_TESTS[room]
+    def reason(self) -> str | None:
+        """Why it makes no difference, if it does not."""
+        return reason_of(self.mutant.module, self.mutant.before, self.mutant.after)
+
+    @property
+    def outcome(self) -> str:
+        """In a word, what it is."""
+        if self.noticed_by is not None:
+            return {_LOOPS: "by time", NO_MUTANT: "no mutant"}.get(self.noticed_by, "noticed")
+        return "survives" if self.reason is None else "equivalent"
+
+
+# ------------------------------------------------------------------------------------------------------ which mutants
 
 
 def places_without_effect(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -98,32 +135,206 @@ def _place_of(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
     return (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
-def drawn_specs(count: int, seed: int, only: str) -> Iterator[MutationSpec]:
-    """Yield changes: a place in the code each, and one of the changes that are possible there."""
+def drawn_changes(count: int, seed: int, only: str) -> list[MutationSpec]:
+    """Return changes: a place in the code each, and one of the changes that are possible there."""
     modules = [path for name in MUTATED for path in sorted((ROOT / PACKAGE / name).rglob("*.py")) if only in str(path)]
-    with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/mutants.sqlite", WorkDB.Mode.create) as database:
-        init(modules, database, {})
-        specs = [spec for item in database.work_items for spec in item.mutations]
-    ineffective = {path: places_without_effect(path.read_text(encoding="utf-8")) for path in modules}
     at: dict[tuple[str, tuple[int, int]], list[MutationSpec]] = defaultdict(list)
-    for spec in specs:
-        if not any(start <= spec.start_pos < end for start, end in ineffective[spec.module_path]):
-            at[str(spec.module_path), spec.start_pos].append(spec)
+    for path in modules:
+        ineffective = places_without_effect(path.read_text(encoding="utf-8"))
+        for change in changes_of(path):
+            if not any(start <= change.start_pos < end for start, end in ineffective):
+                at[str(path), change.start_pos].append(change)
     draw = random.Random(seed)
-    for place in draw.sample(sorted(at), min(count, len(at))):
-        yield draw.choice(sorted(at[place], key=lambda spec: (spec.operator_name, spec.occurrence)))
+    places = draw.sample(sorted(at), min(count, len(at)))
+    return [draw.choice(sorted(at[place], key=lambda each: (each.operator_name, each.occurrence))) for place in places]
 
 
-def mutant_of(spec: MutationSpec) -> Mutant | None:
-    """Return the mutant of a change, or `None` where it changes nothing."""
-    source = spec.module_path.read_text(encoding="utf-8")
-    code = mutate_code(source, get_operator(spec.operator_name)(**spec.operator_args), spec.occurrence)
-    if code is None or code == source:
-        return None
-    old, new = source.splitlines(), code.splitlines()
-    at = next(i for i, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1])
-    name = spec.operator_name.partition("/")[2]
-    return Mutant(str(spec.module_path.relative_to(ROOT)), at + 1, name, old[at].strip(), new[at].strip(), code)
+def changes_of(path: Path) -> Iterator[MutationSpec]:
+    """Yield all changes of a module that Cosmic Ray knows."""
+    nodes = list(ast_nodes(get_ast_from_path(path)))
+    for name in operator_names():
+        kind = get_operator(name)
+        if not kind.arguments():
+            operator = kind()
+            places = [place for node in nodes for place in operator.mutation_positions(node)]
+            for occurrence, (start, end) in enumerate(places):
+                yield MutationSpec(path, name, occurrence, start, end)
+
+
+def mutant_of(change: MutationSpec) -> tuple[Mutant, str | None]:
+    """Return the mutant of a change with the whole module's code; `None` where that does the same, or is no code."""
+    source = change.module_path.read_text(encoding="utf-8")
+    code = mutate_code(source, get_operator(change.operator_name)(), change.occurrence)
+    old, new = source.splitlines(), (code or source).splitlines()
+    line = next((i for i, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), None)
+    at = change.start_pos[0] - 1 if line is None else line
+    module, name = str(change.module_path.relative_to(ROOT)), change.operator_name.partition("/")[2]
+    mutant = Mutant(module, at + 1, name, change.occurrence, old[at].strip(), new[at].strip())
+    try:
+        is_other = code is not None and ast.dump(ast.parse(code)) != ast.dump(ast.parse(source))
+    except SyntaxError:
+        is_other = False
+    return mutant, code if is_other else None
+
+
+# --------------------------------------------------------------------------------------------------------- which tests
+
+
+class Covered:
+    """Which tests run which lines, and what they cost."""
+
+    def __init__(self, path: Path) -> None:
+        self.seconds: dict[str, float] = {}
+        self._tests: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for told in map(json.loads, path.read_text().splitlines()):
+            self.seconds[told["test"]] = told["seconds"]
+            for module, lines in told["lines"].items():
+                for line in lines:
+                    self._tests[module][line].add(told["test"])
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that run the changed statement, the quickest first.
+
+        What runs as the module is loaded concerns all that use the module.
+        """
+        lines = self._tests[mutant.module]
+        first, last = statement_at((ROOT / mutant.module).read_text(encoding="utf-8"), mutant.line)
+        tests = set[str]().union(*(lines[line] for line in range(first, last + 1) if line in lines))
+        tests = tests or set[str]().union(*lines.values())
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
+
+    def affordable(self, tests: Sequence[str]) -> list[str]:
+        """Return as many of the tests, in their order, as a mutant may meet."""
+        spent, some = 0.0, []
+        for test in tests:
+            spent += self.seconds[test]
+            if some and spent > MOST_SECONDS:
+                break
+            some.append(test)
+        return some
+
+
+def statement_at(source: str, line: int) -> tuple[int, int]:
+    """Return the first and the last line of the innermost statement at a line; of one with a body, of its head."""
+    first, last = line, line
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            if line <= max(end, node.lineno):
+                first, last = node.lineno, max(end, node.lineno)
+    return first, last
+
+
+def cover(path: Path) -> None:
+    """Write which tests run which lines: those that the file lacks."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.mutants.covering")
+    command = [sys.executable, "-m", "pytest", *options, f"--covering={path}", "-m", NO_JVM, *TESTED]
+    status = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, check=False).returncode
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.exit("the tests fail without a mutant")
+
+
+# ------------------------------------------------------------------------------------------------------------- a trial
+
+ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT), "CI": "true", "OMP_NUM_THREADS": "1"}
+
+
+class Trial:
+    """The tests that a mutant meets, as a plugin of pytest."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self.failed: str | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave the tests that are asked for, in their order."""
+        order = {test: number for number, test in enumerate(self.seconds)}
+        items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the test that fails."""
+        if report.failed and self.failed is None:
+            self.failed = report.nodeid
+
+
+def try_in(copy: Path, seconds: dict[str, float], answer: Path) -> None:
+    """Run tests in a copy of the tree until one fails, in a process that does nothing else, and write which."""
+    out = os.open(copy / "pytest.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", PACKAGE}]:
+        del sys.modules[name]
+    sys.path[:] = [str(copy), *(each for each in sys.path if each not in {"", str(ROOT)})]
+    os.chdir(copy)
+    os.environ.update(ENVIRONMENT | {"PYTHONPATH": str(copy)})
+    most = int(15 + 3 * sum(seconds.values()))
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    trial = Trial(seconds)
+    files = dict.fromkeys(test.partition("::")[0] for test in seconds)
+    loaded_before = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    options = ("-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider", *loaded_before, "-m", NO_JVM)
+    status = pytest.main([*options, *files], plugins=[trial])
+    answer.write_text(json.dumps({"status": int(status), "test": trial.failed}))
+    os._exit(0)
+
+
+class Copies:
+    """Copies of the tree, in each of which a mutant at a time is tried."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self._free = [folder / str(number) for number in range(count)]
+        self._busy: dict[int, tuple[Path, Mutant, list[str], int]] = {}
+        self._clock = 0
+        for copy in self._free:
+            copy_tree(copy)
+
+    def start(self, mutant: Mutant, code: str, tests: Sequence[str], covered: Covered) -> Iterator[Found]:
+        """Try a mutant, when a copy is free; yield what was found until then."""
+        while not self._free:
+            yield self._ended()
+        copy, some = self._free.pop(), covered.affordable(tests)
+        self._write(copy / mutant.module, code)
+        seconds = {test: covered.seconds[test] for test in some}
+        process = os.fork()
+        if process == 0:
+            try:
+                try_in(copy, seconds, copy / "answer")
+            except BaseException:  # noqa: BLE001 - whatever ends it is told in the file of its output
+                traceback.print_exc()
+                os._exit(1)
+        self._busy[process] = copy, mutant, some, len(tests) - len(some)
+
+    def rest(self) -> Iterator[Found]:
+        """Yield what is found of those that are being tried."""
+        while self._busy:
+            yield self._ended()
+
+    def _ended(self) -> Found:
+        process, status = os.wait()
+        copy, mutant, tests, left_out = self._busy.pop(process)
+        self._write(copy / mutant.module, (ROOT / mutant.module).read_text(encoding="utf-8"))
+        self._free.append(copy)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+            return Found(mutant, _LOOPS, len(tests), left_out)
+        if status:
+            raise AssertionError(f"the tests end with {status}: {(copy / 'pytest.log').read_text()[-2000:]}")
+        answer = json.loads((copy / "answer").read_text())
+        (copy / "answer").unlink()
+        if answer["status"] == pytest.ExitCode.OK:
+            return Found(mutant, None, len(tests), left_out)
+        if answer["status"] == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise AssertionError(f"no test of {tests} is in {copy}")
+        return Found(mutant, answer["test"] or "it cannot be loaded", len(tests), left_out)
+
+    def _write(self, path: Path, code: str) -> None:
+        """Write a module, with a time of change that no version of it had: a compiled one would be taken for it."""
+        path.write_text(code, encoding="utf-8")
+        self._clock += 1
+        os.utime(path, (self._clock, self._clock))
 
 
 def copy_tree(folder: Path) -> None:
@@ -136,40 +347,31 @@ def copy_tree(folder: Path) -> None:
             shutil.copy(ROOT / name, folder / name)
 
 
-class Outcome(Enum):
-    """What the tests make of a mutant."""
-
-    NOTICED = "noticed"
-    ENDLESS = f"noticed, or the tests take longer than {TIMEOUT_SECONDS} s here"
-    SURVIVED = "SURVIVES"
+# ------------------------------------------------------------------------------------------------------------- the run
 
 
-def outcome_of(mutant: Mutant, python: Path, folder: Path) -> Outcome:
-    """Try a mutant in a copy of the tree, and put back what it changed."""
-    path = folder / mutant.module
-    source = path.read_text(encoding="utf-8")
-    path.write_text(mutant.code, encoding="utf-8")
-    try:
-        outcomes = (outcome_of_run(run, python, folder) for run in mutant.runs)
-        return next((outcome for outcome in outcomes if outcome is not Outcome.SURVIVED), Outcome.SURVIVED)
-    finally:
-        path.write_text(source, encoding="utf-8")
-
-
-def outcome_of_run(run: Sequence[str], python: Path, folder: Path) -> Outcome:
-    """Run tests in a copy of the tree, until one fails."""
-    options = ("-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider")
-    environment = os.environ | {
-        "PYTHONPATH": str(folder), "CI": "true", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"
-    }  # fmt: skip
-    try:
-        done = subprocess.run(
-            [python, "-m", "pytest", *options, *run], cwd=folder, env=environment, capture_output=True,
-            check=False, timeout=TIMEOUT_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Outcome.ENDLESS
-    return Outcome.SURVIVED if done.returncode in {0, _NOTHING_TO_RUN} else Outcome.NOTICED
+def try_all(
+    changes: Sequence[MutationSpec], covered: Covered, known: dict[tuple[object, ...], Found], workers: int
+) -> Iterator[Found]:
+    """Yield what is found of each change that makes a mutant, whether it was known or is tried now."""
+    lines = {path: path.read_text(encoding="utf-8").splitlines() for path in {each.module_path for each in changes}}
+    with tempfile.TemporaryDirectory() as folder:
+        copies = Copies(Path(folder), workers)
+        for change in changes:
+            module, name = str(change.module_path.relative_to(ROOT)), change.operator_name.partition("/")[2]
+            before = lines[change.module_path][change.start_pos[0] - 1].strip()
+            key = module, name, change.occurrence, before
+            if key in known:
+                yield known[key]
+                continue
+            mutant, code = mutant_of(change)
+            if code is None:
+                yield Found(mutant, NO_MUTANT, 0, 0)
+            elif tests := covered.tests_of(mutant):
+                yield from copies.start(mutant, code, tests, covered)
+            else:
+                yield Found(mutant, None, 0, 0)
+        yield from copies.rest()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,42 +380,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a part of the path of the modules to change")
-    parser.add_argument("--python", type=Path, default=ROOT / ".venv/bin/python", help="which runs the tests")
+    parser.add_argument("--again", action="store_true", help="try again what survived before")
+    parser.add_argument("--covering", type=Path, default=FOLDER / "covering.jsonl", help="which tests run which lines")
+    parser.add_argument("--as-it-is", action="store_true", help="do not look whether that file lacks a test")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
-    mutants = [m for spec in drawn_specs(options.count, options.seed, options.only) if (m := mutant_of(spec))]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as workers:
-        copies: SimpleQueue[Path] = SimpleQueue()
-        for number in range(options.workers):
-            copy_tree(Path(folder) / str(number))
-            copies.put(Path(folder) / str(number))
-
-        def tried(mutant: Mutant) -> Outcome:
-            copy = copies.get()
-            try:
-                return outcome_of(mutant, options.python.absolute(), copy)
-            finally:
-                copies.put(copy)
-
-        survivors, explained, endless = [], 0, 0
-        for mutant, outcome in zip(mutants, workers.map(tried, mutants), strict=True):
-            survives = outcome is Outcome.SURVIVED
-            reason = reason_of(mutant.module, mutant.before, mutant.after) if survives else None
-            explained += reason is not None
-            endless += outcome is Outcome.ENDLESS
-            if survives and reason is None:
-                survivors.append(mutant)
-            verdict = f"makes no difference: {reason}" if reason else outcome.value
-            sys.stdout.write(f"{mutant}\n    {verdict}\n")
-            sys.stdout.flush()
-    killed = len(mutants) - explained - len(survivors)
-    result = {
-        "seed": options.seed, "mutants": len(mutants), "noticed": killed, "of these by time": endless,
-        "equivalent": explained,
-        "survivors": [f"{mutant.module}:{mutant.line}" for mutant in survivors],
-    }  # fmt: skip
-    sys.stdout.write(json.dumps(result) + "\n")
+    if not options.as_it_is:
+        cover(options.covering)
+    results = FOLDER / f"{options.seed}.jsonl"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    found = [Found.read(line) for line in results.read_text().splitlines()] if results.exists() else []
+    known = {each.mutant.key: each for each in found}
+    if options.again:
+        known = {key: each for key, each in known.items() if each.outcome != "survives"}
+    changes = drawn_changes(options.count, options.seed, options.only)
+    counted, survivors = Counter[str](), []
+    for each in try_all(changes, Covered(options.covering), known, options.workers):
+        counted[each.outcome] += 1
+        if each.mutant.key not in known:
+            with results.open("a") as out:
+                out.write(json.dumps(asdict(each)) + "\n")
+            _say(f"{each.mutant}\n    {each.reason or each.noticed_by or f'SURVIVES {each.tests} tests'}")
+        if each.outcome == "survives":
+            survivors.append(f"{each.mutant.module}:{each.mutant.line}")
+    told: dict[str, Any] = {
+        "seed": options.seed,
+        "mutants": sum(counted.values()) - counted.pop("no mutant", 0),
+        **counted,
+        "survivors": survivors,
+    }
+    _say(json.dumps(told))
     return int(bool(survivors))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
