@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tests.audit.auditor import Audit, audit
@@ -20,14 +22,28 @@ from tests.audit.books import Batch as AuditedBatch
 from tests.audit.books import Row
 from tests.crash.destination import ADDRESS, PUSHES_BACK
 from tests.crash.history import Batch, came_in, contracts_of, read_batches, read_policies
+from tests.crash.sightings import read_sightings
 from tests.crash.tables import ATTEMPT, MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
 from tests.crash.topic import ADMITTED_RECORDS
 from tests.crash.workload import COLUMNS, UNWRITABLE
 from tests.ledger import BATCH, count_out_of_order
 from tests.life.contract import Contracts, fault_of
+from tests.models.batches import Batches
+from tests.models.checker import NotAllowedError
+from tests.models.seen_batches import SeenHistory
 
 _MOST_SHOWN: Final = 20
-FAULTS: Final = ("lost", "doubled", "over_limit", "out_of_order", "wrong_reason", "idle", "starved", "unfair")
+FAULTS: Final = (
+    "lost",
+    "doubled",
+    "over_limit",
+    "out_of_order",
+    "wrong_reason",
+    "idle",
+    "starved",
+    "unfair",
+    "not_allowed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,13 @@ class Account:
     unfair_messages: float | None
     """How far one was behind it at most, in messages of the largest size."""
 
+    not_allowed: int | None
+    """Whether the model of batches forbids a step of what was seen of the job; `None` where it was not looked at."""
+
+    model_steps: int | None
+    model_actions: str | None
+    """How many of the model's actions the job's steps reached."""
+
     @property
     def keeps_the_laws(self) -> bool:
         return not any(getattr(self, name) for name in FAULTS)
@@ -100,7 +123,7 @@ class Account:
         """One sentence for people: what was broken, and what the run could not show."""
         broken = [f"{name} {getattr(self, name)}" for name in FAULTS if getattr(self, name)]
         said = "broken: " + ", ".join(broken) if broken else "no law was broken"
-        unchecked = [name for name in FAULTS if getattr(self, name) is None]
+        unchecked = [name for name in FAULTS if getattr(self, name) is None and name != "not_allowed"]
         if unchecked:
             why = "the sink does not say in which batch a row came"
             if self.over_limit is not None:
@@ -134,6 +157,9 @@ class Evidence:
     is_pushed_back: bool = False
     """Whether rates followed what destinations said, of which the contracts know nothing."""
 
+    sightings: Sequence[Mapping[str, Any]] = ()
+    """What was seen of the job between its runs."""
+
     @classmethod
     def read(cls, root: Path) -> Evidence:
         """Read the directory of a run."""
@@ -150,6 +176,7 @@ class Evidence:
             has_order=_has_order(root),
             attempts=int(admitted[ATTEMPT].max()) if (root / ADMITTED_RECORDS).exists() and len(admitted) else 0,
             is_pushed_back=(root / ADDRESS).exists() or (root / PUSHES_BACK).exists(),
+            sightings=read_sightings(root),
         )
 
 
@@ -171,8 +198,13 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
     says_batch = bool((admitted[BATCH] >= 0).all())
     says_turns = says_batch and not evidence.is_pushed_back
     counted = audit(audited(evidence)) if says_batch else Audit()
+    history, forbidden = SeenHistory(evidence.sightings), list[str]()
+    try:
+        history.replay()
+    except NotAllowedError as error:
+        forbidden = [str(error)]
     laws = ("L2", "L3", "L4", "age") if says_turns else ("L2",)
-    for what in islice((*wrong, *(each for each in counted.findings if each.law in laws)), _MOST_SHOWN):
+    for what in islice((*forbidden, *wrong, *(each for each in counted.findings if each.law in laws)), _MOST_SHOWN):
         print(what, file=sys.stderr)  # noqa: T201 - a program's findings
     return Account(
         kills=happened.kills,
@@ -199,6 +231,9 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         unfair=counted.count("L3") if says_turns else None,
         compared=counted.compared if says_turns else None,
         unfair_messages=round(counted.furthest, 3) if says_turns else None,
+        not_allowed=len(forbidden) if evidence.sightings else None,
+        model_steps=len(history.steps) if evidence.sightings else None,
+        model_actions=f"{len(history.reached)} of {len(Batches.actions)}" if evidence.sightings else None,
     )
 
 
@@ -206,25 +241,28 @@ def audited(evidence: Evidence) -> list[AuditedBatch]:
     """Return the batches as an auditor is shown them."""
     offered = evidence.offered
     came = came_in(evidence.batches, offered)
-    arrived, admitted, rejected = (
-        {int(batch): _rows(rows) for batch, rows in frame.groupby(at, sort=True)}
-        for frame, at in ((offered, came), (evidence.admitted, BATCH), (evidence.rejected, BATCH))
-    )
-    over = evidence.rejected
-    over = over[over["reason"] == "quota"] if len(over) else over
-    over_quota = {int(batch): frozenset(rows["id"].tolist()) for batch, rows in over.groupby(BATCH)}
+    arrived = _by_batch(offered, came)
+    admitted, rejected = (_by_batch(each, each[BATCH].to_numpy()) for each in (evidence.admitted, evidence.rejected))
+    over = evidence.rejected["id"][evidence.rejected["reason"] == "quota"]
+    over_quota = frozenset(over.tolist())
     return [
         AuditedBatch(
             each.number, each.paid_ms, evidence.contracts[each.revision],
             arrived.get(at, ()), admitted.get(each.number, ()), rejected.get(each.number, ()),
-            over_quota.get(each.number, frozenset()), shares=each.shares,
+            over_quota, shares=each.shares,
         )
         for at, each in enumerate(evidence.batches)
     ]  # fmt: skip
 
 
-def _rows(frame: pd.DataFrame) -> list[Row]:
-    return [Row(*each) for each in zip(*(frame[name].tolist() for name in ("id", "namespace", "size")), strict=True)]
+def _by_batch(frame: pd.DataFrame, batches: npt.NDArray[np.int64]) -> dict[int, list[Row]]:
+    """Return the rows of a table by batch, in their order."""
+    rows: dict[int, list[Row]] = {}
+    for batch, *row in zip(
+        batches.tolist(), *(frame[name].tolist() for name in ("id", "namespace", "size")), strict=True
+    ):
+        rows.setdefault(batch, []).append(Row(*row))
+    return rows
 
 
 def once(admitted: pd.DataFrame) -> pd.DataFrame:

@@ -205,7 +205,7 @@ class Covered:
 
     def affordable(self, tests: Sequence[str]) -> list[str]:
         """Return as many of the tests, in their order, as a mutant may meet."""
-        spent, some = 0.0, []
+        spent, some = 0.0, list[str]()
         for test in tests:
             spent += self.seconds[test]
             if some and spent > MOST_SECONDS:
