@@ -115,7 +115,9 @@ class SeenHistory:
 
     def _put_back(self, how: str) -> None:
         backup = self.state.backups[-1] if self.state.backups else Backup(*State()[2:6])
-        if how == "refused":
+        if how == "refused" and len(backup.spark.log) > backup.spark.committed:
+            self._take("restore", backup._replace(table=self.state.table, letters=self.state.letters), True)
+        elif how == "refused":  # no batch is planned that is not committed
             self._take("put_back", backup.spark.committed)
             self._take("put_control_back", backup.control)
         elif how == "remedied":

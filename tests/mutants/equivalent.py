@@ -23,6 +23,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "_UNLIMITED = np.uint32(0xFFFF_FFFF)",
         "_UNLIMITED = np.uint32( 4294967294)",
     ): "no job sends it, and the largest code of a rate is 0x6BFFFFFF",
+    (
+        "spark_throttle/core/limits/pegasus.py",
+        "_NO_THRESHOLD = 1 << 62",
+        "_NO_THRESHOLD = 1 << 61",
+    ): "no window has as many units: 2^61 bytes are 33 million of the largest messages",
+    (
+        "spark_throttle/core/fair/contest.py",
+        "is_taken = tree.sums(passing[2] - passed, 1) == 0",
+        "is_taken = tree.sums(passing[2] - passed, 1) <= 0",
+    ): "a scope lets pass no more than what came to it, so the sum is never negative",
 }
 """Reasons, by (module, line before, line after)."""
 
