@@ -4,7 +4,7 @@ Cosmic Ray says which changes there are: another operator, comparison or number,
 removed. A seeded sample of them is drawn, a place in the code first and then a change there, so that a place where
 many changes are possible is not drawn more often. Each mutant meets, in a copy of the tree, the tests of `make test`
 without a JVM that run the changed line, the quickest first, until one fails. `tests.mutants.covering` says which these
-are; that file is made once, and a run adds what it lacks. A mutant that all of them pass is a survivor: a test is
+are: it is asked once for the code as it is. A mutant that all of them pass is a survivor: a test is
 missing, or the change makes no difference and stands with its reason in `tests.mutants.equivalent`.
 
 What is found is appended to ``build/mutants/SEED.jsonl``. A run that was stopped goes on there; ``--again`` tries the
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import random
@@ -49,7 +50,7 @@ NO_JVM: Final = "not jvm and not kafka and not wide and not thorough"
 TESTED: Final = (
     *(f"{PACKAGE}/{name}" for name in MUTATED), *(f"tests/{name}" for name in MUTATED),
     "tests/life/test_written_lives.py", "tests/life/test_steady_service.py", "tests/life/test_laws.py",
-    "tests/life/test_laws_of_fairness.py", "tests/public_cases", "tests/what_if", "tests/models",
+    "tests/life/test_laws_of_fairness.py", "tests/public_cases", "tests/what_if", "tests/models", "tests/docs",
 )  # fmt: skip
 """Where the tests are that may notice."""
 
@@ -226,6 +227,14 @@ def statement_at(source: str, line: int) -> tuple[int, int]:
     return first, last
 
 
+def sources() -> str:
+    """Return a name for the code as it is: lines that tests ran in other code are of no use."""
+    digest = hashlib.sha256()
+    for path in sorted(path for name in MUTATED for path in (ROOT / PACKAGE / name).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def cover(path: Path) -> None:
     """Write which tests run which lines: those that the file lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -381,12 +390,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a part of the path of the modules to change")
     parser.add_argument("--again", action="store_true", help="try again what survived before")
-    parser.add_argument("--covering", type=Path, default=FOLDER / "covering.jsonl", help="which tests run which lines")
-    parser.add_argument("--as-it-is", action="store_true", help="do not look whether that file lacks a test")
+    parser.add_argument("--covering", type=Path, help="which tests run which lines, as an earlier run has found out")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
-    if not options.as_it_is:
-        cover(options.covering)
+    covering = options.covering or FOLDER / f"covering-{sources()}.jsonl"
+    if options.covering is None:
+        cover(covering)
     results = FOLDER / f"{options.seed}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)
     found = [Found.read(line) for line in results.read_text().splitlines()] if results.exists() else []
@@ -395,7 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {key: each for key, each in known.items() if each.outcome != "survives"}
     changes = drawn_changes(options.count, options.seed, options.only)
     counted, survivors = Counter[str](), []
-    for each in try_all(changes, Covered(options.covering), known, options.workers):
+    for each in try_all(changes, Covered(covering), known, options.workers):
         counted[each.outcome] += 1
         if each.mutant.key not in known:
             with results.open("a") as out:
