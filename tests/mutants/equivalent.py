@@ -33,6 +33,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "is_taken = tree.sums(passing[2] - passed, 1) == 0",
         "is_taken = tree.sums(passing[2] - passed, 1) <= 0",
     ): "a scope lets pass no more than what came to it, so the sum is never negative",
+    (
+        "spark_throttle/core/fair/contest.py",
+        "if height == 1 and _several(scopes.tenant).max(initial=-1) >= 0:",
+        "if height == 1 and _several(scopes.tenant).max(initial=-1) >= -1:",
+    ): "a tenant with one node chooses the same in the general way, only slower",
 }
 """Reasons, by (module, line before, line after)."""
 
