@@ -8,7 +8,8 @@ are: it is asked once for the code as it is. A mutant that all of them pass is a
 missing, or the change makes no difference and stands with its reason in `tests.mutants.equivalent`.
 
 What is found is appended to ``build/mutants/SEED.jsonl``. A run that was stopped goes on there; ``--again`` tries the
-survivors once more. The last line is JSON; the exit status is 0 if no survivor is without a reason.
+survivors once more, by all tests that run their line, the dearest too. The last line is JSON; the exit status is 0 if
+no survivor is without a reason.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ TESTED: Final = (
 """Where the tests are that may notice."""
 
 MOST_SECONDS: Final = 30
-"""CPU seconds of tests that a mutant meets at most; what costs more than these is left out, the dearest first."""
+"""CPU seconds of tests that a mutant meets at first; what costs more than these is left out, the dearest first."""
 
 _LOOPS: Final = "a test does not end"
 NO_MUTANT: Final = "the change is no program, or the same"
@@ -136,6 +137,19 @@ def _place_of(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
     return (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
+def drawn_before(count: int, seed: int, only: str) -> list[MutationSpec]:
+    """Return what `drawn_changes` drew: to find all changes there are takes as long as to try some."""
+    kept = FOLDER / f"drawn-{sources()}-{seed}-{count}-{only.replace('/', '-')}.json"
+    if not kept.exists():
+        drawn = [
+            (str(each.module_path.relative_to(ROOT)), each.operator_name, each.occurrence, each.start_pos, each.end_pos)
+            for each in drawn_changes(count, seed, only)
+        ]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(drawn))
+    return [MutationSpec(ROOT / path, *rest) for path, *rest in json.loads(kept.read_text())]
+
+
 def drawn_changes(count: int, seed: int, only: str) -> list[MutationSpec]:
     """Return changes: a place in the code each, and one of the changes that are possible there."""
     modules = [path for name in MUTATED for path in sorted((ROOT / PACKAGE / name).rglob("*.py")) if only in str(path)]
@@ -204,12 +218,12 @@ class Covered:
         tests = tests or set[str]().union(*lines.values())
         return sorted(tests, key=lambda test: (self.seconds[test], test))
 
-    def affordable(self, tests: Sequence[str]) -> list[str]:
-        """Return as many of the tests, in their order, as a mutant may meet."""
+    def affordable(self, tests: Sequence[str], most_seconds: float) -> list[str]:
+        """Return as many of the tests, in their order, as cost so much."""
         spent, some = 0.0, list[str]()
         for test in tests:
             spent += self.seconds[test]
-            if some and spent > MOST_SECONDS:
+            if some and spent > most_seconds:
                 break
             some.append(test)
         return some
@@ -293,8 +307,8 @@ def try_in(copy: Path, seconds: dict[str, float], answer: Path) -> None:
 class Copies:
     """Copies of the tree, in each of which a mutant at a time is tried."""
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, count: int, most_seconds: float) -> None:
+        self._most_seconds = most_seconds
         self._free = [folder / str(number) for number in range(count)]
         self._busy: dict[int, tuple[Path, Mutant, list[str], int]] = {}
         self._clock = 0
@@ -305,7 +319,7 @@ class Copies:
         """Try a mutant, when a copy is free; yield what was found until then."""
         while not self._free:
             yield self._ended()
-        copy, some = self._free.pop(), covered.affordable(tests)
+        copy, some = self._free.pop(), covered.affordable(tests, self._most_seconds)
         self._write(copy / mutant.module, code)
         seconds = {test: covered.seconds[test] for test in some}
         process = os.fork()
@@ -360,12 +374,16 @@ def copy_tree(folder: Path) -> None:
 
 
 def try_all(
-    changes: Sequence[MutationSpec], covered: Covered, known: dict[tuple[object, ...], Found], workers: int
+    changes: Sequence[MutationSpec],
+    covered: Covered,
+    known: dict[tuple[object, ...], Found],
+    workers: int,
+    most_seconds: float,
 ) -> Iterator[Found]:
     """Yield what is found of each change that makes a mutant, whether it was known or is tried now."""
     lines = {path: path.read_text(encoding="utf-8").splitlines() for path in {each.module_path for each in changes}}
     with tempfile.TemporaryDirectory() as folder:
-        copies = Copies(Path(folder), workers)
+        copies = Copies(Path(folder), workers, most_seconds)
         for change in changes:
             module, name = str(change.module_path.relative_to(ROOT)), change.operator_name.partition("/")[2]
             before = lines[change.module_path][change.start_pos[0] - 1].strip()
@@ -400,11 +418,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.parent.mkdir(parents=True, exist_ok=True)
     found = [Found.read(line) for line in results.read_text().splitlines()] if results.exists() else []
     known = {each.mutant.key: each for each in found}
+    most_seconds = float("inf") if options.again else MOST_SECONDS
     if options.again:
         known = {key: each for key, each in known.items() if each.outcome != "survives"}
-    changes = drawn_changes(options.count, options.seed, options.only)
+    changes = drawn_before(options.count, options.seed, options.only)
     counted, survivors = Counter[str](), []
-    for each in try_all(changes, Covered(covering), known, options.workers):
+    for each in try_all(changes, Covered(covering), known, options.workers, most_seconds):
         counted[each.outcome] += 1
         if each.mutant.key not in known:
             with results.open("a") as out:
