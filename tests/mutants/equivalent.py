@@ -38,6 +38,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "if height == 1 and _several(scopes.tenant).max(initial=-1) >= 0:",
         "if height == 1 and _several(scopes.tenant).max(initial=-1) >= -1:",
     ): "a tenant with one node chooses the same in the general way, only slower",
+    (
+        "spark_throttle/core/fair/turns.py",
+        "guess = np.where(is_open, told, np.where(found >= 0, found, low))",
+        "guess = np.where(is_open, told, np.where(found != 0, found, low))",
+    ): "the guess of a top that is closed is looked at no more: its last look is at what was found, or at the least",
+    (
+        "spark_throttle/core/arithmetic/segments.py",
+        "powers = np.multiply.accumulate(np.full(int(length.max(initial=0)) + 1, _HASH_BASE, dtype=np.uint64))",
+        "powers = np.multiply.accumulate(np.full(int(length.max(initial=0)) + 0, _HASH_BASE, dtype=np.uint64))",
+    ): "the last power is of no byte",
 }
 """Reasons, by (module, line before, line after)."""
 
