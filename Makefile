@@ -182,8 +182,8 @@ COUNT ?= 60
 MUTANTS_VENV := build/mutants-venv
 
 .PHONY: mutants
-mutants: setup $(MUTANTS_VENV)/.stamp ## change COUNT lines of core and sharing, as SEED draws them, one at a time; do the tests notice?
-	@PYTHONPATH=$(CURDIR) $(MUTANTS_VENV)/bin/python -m tests.mutants.run --python $(PYTHON) --count $(COUNT) --seed $(SEED) $(ARGS)
+mutants: $(MUTANTS_VENV)/.stamp ## change COUNT lines of core, control and sharing, as SEED draws them, one at a time; do the tests notice? It goes on where it stopped
+	@$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(MUTANTS_VENV)/bin/python -m tests.mutants.run --count $(COUNT) --seed $(SEED) $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ measurements
 

@@ -1,11 +1,17 @@
-"""The demonstration of the control plane (`make admin-demo`): a quota that is changed in three ways while a job runs.
+"""The demonstration of the control plane (`make admin-demo`): what an operator sees and changes while a job runs.
 
-A job follows a policy store in Delta and throttles synthetic traffic. The admin server displays it, and a headless
-browser opens its page. The quota of the group bronze is changed from the command line, through the API and on the page.
+A job follows a policy store in Delta and throttles synthetic traffic of 304 groups. The admin server displays it with
+its usage table, and a headless browser opens its page.
+
+- One of 300 small groups is overloaded: command line, metrics and page show it first, and an alert tells of it.
+- "What if bronze had 300 messages a second?" is asked, and the job that then has it confirms the figures.
+- The quota of bronze is changed from the command line, through the API and on the page.
+- An exception of the group free ends by itself. 2,000 namespaces are changed at once, and that is taken back.
+
 Then the job is stopped and its output is recounted: for each change, the number of batches planned after its commit up
 to the first that applied it (1 is at once), and whether a row was lost or duplicated. Screenshots of the page are in
-`build/admin-demo`. The last line of standard output is JSON. The exit status is 0 if every change took effect in the
-next batch and every row is accounted for. With `--place`, the policies, the tables and the checkpoint are on a store.
+`build/admin-demo`. The last line of standard output is JSON. The exit status is 0 if all this is so. With `--place`,
+the policies, the tables and the checkpoint are on a store.
 """
 
 from __future__ import annotations
@@ -17,7 +23,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +34,8 @@ from typing import Any, Final
 from pyarrow import fs
 from pyspark.sql.streaming.query import StreamingQuery
 
-from demos.admin_demo_page import Page
+from demos.admin.operator_view import CROWD_TRAFFIC, WORST, Operator, Rates, crowd_policies, say, wait_until
+from demos.admin.page import Page
 from demos.demo import demo_settings
 from demos.recount import check_conservation
 from demos.tables import as_offered, ask_for_place, bring, read_batches, read_rows
@@ -39,7 +45,9 @@ from spark_throttle.control.reports import newest_batch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.load.traffic import LoadOptions
+from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import unpack
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
@@ -59,8 +67,46 @@ WAIT_SECONDS: Final = 170
 """Time limit for a few batches, the session's start included."""
 
 WARM_UP_BATCHES: Final = 6
+FREE_RATE: Final = 100
+"""The quota of the group free, in messages a second."""
+
+CONFIRMING_SECONDS: Final = 30
+"""The time for which it is foretold what a change would do, and then seen what it did."""
+
 PAUSE_BATCHES: Final = 3
 """Number of batches between two changes, so that each can be seen by itself."""
+
+
+ROLLBACK_SECONDS: Final = 10
+"""The most that the rollback of 2,000 namespaces may take, the start of the command included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an operator saw while the job ran."""
+
+    shown_first: list[str]
+    """The group that the command line, the metrics and the page show first."""
+
+    alerted: list[str] | None
+    """The groups of which the alert on old messages tells; `None` without Prometheus."""
+
+    foretold: Rates
+    happened: Rates
+    quotas_of_exception: list[int]
+    apply_seconds: float
+    rollback_seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all is as the demonstration says."""
+        return (
+            set(self.shown_first) == {WORST}
+            and (self.alerted is None or WORST in self.alerted)
+            and self.foretold.is_near(self.happened)
+            and self.quotas_of_exception == [FREE_RATE, 2 * FREE_RATE, FREE_RATE]
+            and self.rollback_seconds <= ROLLBACK_SECONDS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +118,13 @@ class Outcome:
     batches_page: int
     lost: int
     doubled: int
+    seen: Seen
 
     @property
     def is_right(self) -> bool:
-        """Whether every change took effect in the next batch and every row is accounted for."""
-        return self == Outcome(1, 1, 1, 0, 0)
+        """Whether every change took effect in the next batch, no row is lost or doubled, and the operator is served."""
+        counts = (self.batches_cli, self.batches_api, self.batches_page, self.lost, self.doubled)
+        return counts == (1, 1, 1, 0, 0) and self.seen.is_right
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,10 +136,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     place = asked.place or str(out)
     store = DeltaStore.create(f"{place}/policies")
     service = PolicyService(store, clock_ms=_wall_clock_ms)
-    service.apply(load_policies(asked.policies), Author("demonstration", "what it begins with"))
+    service.apply(_with_crowd(load_policies(asked.policies)), Author("demonstration", "what it begins with"))
     token = TokenFile(out / "tokens.json", clock_ms=_wall_clock_ms).create("demonstration", "admin", days=1)
 
-    settings = demo_settings(place, store.location, 600, asked.seed, TRAFFIC)
+    settings = demo_settings(place, store.location, 600, asked.seed, [*TRAFFIC, CROWD_TRAFFIC])
+    settings = settings.model_copy(update={"usage": f"{place}/usage"})
     throttle = make_throttle(settings.throttle)
     control = f"{settings.checkpoint}/throttle"
     spark = open_session(settings)
@@ -102,36 +151,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _wait_for_batches(query, Directory(control), count)
 
     try:
-        with _server(out, store.location, control) as address, Page.opened(address, token, out, GROUP) as page:
-            wait_for_batches(WARM_UP_BATCHES)
-            page.begin()
-            page.look("1-before")
-            by_cli = _change_by_cli(store)
-            wait_for_batches(PAUSE_BATCHES)
-            by_api = _change_by_api(address, token)
-            wait_for_batches(PAUSE_BATCHES)
-            page.look("2-cli-and-api")
-            page.edit({"publish.messages_per_second": "700"}, why="the page gives bronze 700")
-            by_page = store.revision()
-            wait_for_batches(PAUSE_BATCHES)
-            page.look_around()
+        with (
+            _server(out, store.location, control, f"{place}/usage") as address,
+            Page.opened(address, token, out, GROUP) as page,
+        ):
+            operator = Operator(address, token, store.location, control, out)
+            revisions, seen = _operate(operator, page, store, wait_for_batches)
         stop_between_batches(query)
         queued = read_queued(spark, settings.checkpoint, schema=events.schema).toArrow()
     finally:
         query.stop()
         spark.stop()
 
-    acted = [batches_until(revision, service, f"{place}/policies", control) for revision in (by_cli, by_api, by_page)]
+    acted = [batches_until(revision, service, f"{place}/policies", control) for revision in revisions]
     bring(asked.place, out)
     batches = read_batches(out / "checkpoint")
     parts = [read_rows(out / name, batches).rows for name in ("admitted", "rejected")]
     conservation = check_conservation(
         LoadOptions.parse(settings.source.options).traffic, batches[-1].end_row, [*parts, as_offered(queued)]
     )
-    outcome = Outcome(acted[0], acted[1], acted[2], conservation.lost, conservation.doubled)
-    _say(f"{len(batches)} batches, {batches[-1].end_row:,} messages offered; pictures in {out}")
+    outcome = Outcome(acted[0], acted[1], acted[2], conservation.lost, conservation.doubled, seen)
+    say(f"{len(batches)} batches, {batches[-1].end_row:,} messages offered; pictures in {out}")
     print(json.dumps(asdict(outcome), separators=(",", ":")), flush=True)
     return 0 if outcome.is_right else 1
+
+
+def _operate(
+    operator: Operator, page: Page, store: DeltaStore, wait_for_batches: Callable[[int], None]
+) -> tuple[list[int], Seen]:
+    """Do what the demonstration shows; return the revisions of the three changes, and what was seen."""
+    wait_for_batches(1)
+    first_ms = _wall_clock_ms()
+    wait_for_batches(WARM_UP_BATCHES)
+    shown_first = [operator.worst_by_command_line(), operator.worst_by_metrics(), page.worst()]
+    say(f"the page shows {shown_first[-1]} first")
+    alerted = operator.alerted()
+    _wait_until_ms(first_ms + 1000 * CONFIRMING_SECONDS)
+    wait_for_batches(1)
+    foretold = operator.what_if(GROUP, 300, CONFIRMING_SECONDS)
+    page.begin()
+    page.look("1-before")
+    began_ms = _wall_clock_ms()
+    by_cli = _change_by_cli(operator, store)
+    _wait_until_ms(began_ms + 1000 * CONFIRMING_SECONDS)
+    wait_for_batches(1)
+    happened = operator.happened(GROUP, began_ms, CONFIRMING_SECONDS)
+    by_api = _change_by_api(operator.address, operator.token)
+    wait_for_batches(PAUSE_BATCHES)
+    page.look("2-cli-and-api")
+    page.edit({"publish.messages_per_second": "700"}, why="the page gives bronze 700")
+    by_page = store.revision()
+    wait_for_batches(PAUSE_BATCHES)
+    until_ms = operator.exception("free", 2 * FREE_RATE)
+    page.exception("free")
+    _wait_until_ms(until_ms)
+    wait_for_batches(PAUSE_BATCHES)
+    quotas = operator.quotas_of("free", began_ms)
+    applied, taken_back = operator.bulk()
+    page.look_around()
+    seen = Seen(shown_first, alerted, foretold, happened, quotas, round(applied, 1), round(taken_back, 1))
+    return [by_cli, by_api, by_page], seen
+
+
+def _with_crowd(document: PolicyDocument) -> PolicyDocument:
+    values = json.loads(document.model_dump_json(exclude_defaults=True))
+    for section, entries in crowd_policies().items():
+        values[section] |= entries
+    return parse_document(values)
 
 
 def batches_until(revision: int, service: PolicyService, store: str, control: str) -> int:
@@ -172,21 +258,11 @@ def commit_times_ms(store: str) -> Mapping[int, int]:
     return times
 
 
-def _change_by_cli(store: DeltaStore) -> int:
-    command = [
-        sys.executable,
-        "-m",
-        "spark_throttle.command_line",
-        "group",
-        "update",
-        GROUP,
-        "publish.messages_per_second=500",
-        "--store",
-        store.location,
-        "--why",
-        "the command line gives bronze 500",
-    ]
-    subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)  # noqa: S603 - this interpreter
+def _change_by_cli(operator: Operator, store: DeltaStore) -> int:
+    operator.command(
+        "group", "update", GROUP, "publish.messages_per_second=300", "--store", store.location, "--why",
+        "the command line gives bronze 300",
+    )  # fmt: skip
     return store.revision()
 
 
@@ -200,7 +276,7 @@ def _change_by_api(address: str, token: str) -> int:
         body={**fields, "publishRateInMsgs": 600},
         etag=etag,
     )
-    _say(f"the API answers: {json.dumps(answer)}")
+    say(f"the API answers: {json.dumps(answer)}")
     return int(answer["revision"])
 
 
@@ -217,19 +293,19 @@ def _request(
 
 
 @contextmanager
-def _server(out: Path, store: str, control: str) -> Iterator[str]:
+def _server(out: Path, store: str, control: str, usage: str) -> Iterator[str]:
     """Yield the address of a server that uses the store and watches the job."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "spark_throttle.command_line", "serve", "--tokens", str(out / "tokens.json"),
-        "--store", store, "--port", str(port), "--job", f"demo={control}",
+        "--store", store, "--port", str(port), "--job", f"demo={control}", "--usage", f"demo={usage}",
     ]  # fmt: skip
     with (out / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"})  # noqa: S603
         try:
-            _wait_until(lambda: _answers(port), 60, "the server answers")
+            wait_until(lambda: _answers(port), 60, "the server answers")
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
@@ -256,12 +332,8 @@ def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int) -
     raise TimeoutError(f"{count} batches did not come within {WAIT_SECONDS} s")
 
 
-def _wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline, pause = time.monotonic() + seconds, threading.Event()
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds} s: {what}")
-        pause.wait(0.1)
+def _wait_until_ms(at_ms: int) -> None:
+    wait_until(lambda: _wall_clock_ms() > at_ms, 120, "the time passes")
 
 
 def _wall_clock_ms() -> int:
@@ -275,10 +347,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "admin_demo.yaml")
     parser.add_argument("--seed", type=int, default=20261121, help="seed of the traffic")
     return parser
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

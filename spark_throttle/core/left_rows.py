@@ -127,7 +127,7 @@ def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
 def _given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -> DeciderState:
     """Return the state with what rows were charged, given by namespace, back in its buckets."""
     matches, shared = match(state.flows.names, policy), under_share(policy, state.shared.share_micro_per_ms).shared
-    own = policy.namespace_limits.take(matches.rule)
+    own = matches.own_limits(policy)
     given = np.hstack([returned, np.zeros((len(returned), 1), dtype=np.int64)])
     own_micro = credit(state.flows.balance_micro, in_micro(given), full(own.rate_micro_per_ms, own.burst_micro))
     by_scopes = by_scope(matches.shared_scope, given, len(shared))

@@ -116,7 +116,7 @@ class MeasuredTime:
 
     def left_ns(self, reports: Sequence[UsageReport], policy: CompiledPolicy, *, now_ms: int) -> Int64s:
         """Return what is left of the namespaces' own quotas, given the reports of their batches."""
-        limits = policy.namespace_limits.take(match(self.names, policy).rule)
+        limits = match(self.names, policy).own_limits(policy)
         left, as_of_ms = full(limits.rate_micro_per_ms, limits.burst_micro), now_ms
         for report in reports:
             if report.own_time_ns is not None:
@@ -149,7 +149,7 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
     flows = _with_flows_of(state.flows, measured.names, policy)
     at, matches = positions_in(flows.names, measured.names), match(measured.names, policy)
     balance, price, priced_ms = flows.balance_micro.copy(), flows.price_ns.copy(), flows.priced_ms.copy()
-    own = policy.namespace_limits.take(matches.rule)
+    own = matches.own_limits(policy)
     balance[at] = corrected_balances(balance.take(at, axis=0), measured.owed_ns, own)
     tells, window_ms = measured.messages > 0, _shortest_ms(matches, policy)
     moved = moved_prices(
@@ -237,7 +237,7 @@ def moved_prices(
 
 def _windows_ms(matches: Matches, policy: CompiledPolicy) -> Int64s:
     """Return the windows of the limits on time of namespaces' scopes, their own the first; -1 where there is none."""
-    own = _window_ms(policy.namespace_limits.take(matches.rule))
+    own = _window_ms(matches.own_limits(policy))
     shared = np.append(_window_ms(policy.shared), -1)[matches.shared_scope]
     return np.column_stack([own, shared])
 
@@ -260,6 +260,6 @@ def _with_flows_of(flows: Flows, names: pa.StringArray, policy: CompiledPolicy) 
     new = names.filter(pc.invert(pc.is_in(names, value_set=flows.names)))
     if not len(new):
         return flows
-    limits = policy.namespace_limits.take(match(new, policy).rule)
+    limits = match(new, policy).own_limits(policy)
     balance_micro = np.concatenate([flows.balance_micro, full(limits.rate_micro_per_ms, limits.burst_micro)])
     return replace(flows.with_new(new), balance_micro=balance_micro)

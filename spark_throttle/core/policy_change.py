@@ -99,7 +99,7 @@ def carried(
     """
     flows = state.flows
     was, becomes = match(flows.names, before), match(flows.names, after)
-    old, new = before.namespace_limits.take(was.rule), after.namespace_limits.take(becomes.rule)
+    old, new = was.own_limits(before), becomes.own_limits(after)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
     old_full_micro = full(old.rate_micro_per_ms, old.burst_micro)
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old_full_micro, elapsed_ms)
@@ -135,6 +135,7 @@ def carried(
         shared=shared,
         nodes=nodes,
         new_weights=state.new_weights | ways.reweighed(old.weight != new.weight, was, becomes),
+        paid_ms=state.paid_ms + elapsed_ms if state.advanced_to_ms else 0,
     )
 
 

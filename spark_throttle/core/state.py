@@ -262,6 +262,9 @@ class DeciderState:
     """The levels of the fair tree, a bit for each, whose nodes got other weights or siblings by a policy under which no
     batch was decided yet."""
 
+    paid_ms: int = 0
+    """How much of the time since the last batch was paid when the policy changed."""
+
     @classmethod
     def initial(
         cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int = 0

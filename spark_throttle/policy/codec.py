@@ -23,6 +23,7 @@ from spark_throttle.policy.model import (
     ExceptionPolicy,
     GroupPolicy,
     NamespacePolicy,
+    NamespaceQuota,
     OtherQuota,
     PolicyDocument,
     QueuePolicy,
@@ -143,10 +144,12 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
         if inner[:1] == ["exception"]:
             model = OtherQuota if inner[1:] else ExceptionPolicy
         elif inner and inner[0] in DIRECTIONS:
-            model = Quota
+            model = NamespaceQuota if issubclass(model, NamespacePolicy) else Quota
         elif inner == ["destination"]:
             model = DestinationPolicy
     known: Iterable[str] = model.model_fields
+    if model in (Quota, OtherQuota) and key in NamespaceQuota.model_fields:
+        return f"{key} is for namespaces, by a glob or the defaults; scopes that they share and exceptions have none"
     hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"
     return f"unknown key{hint}"
 

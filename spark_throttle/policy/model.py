@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT, describe
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
 from spark_throttle.core.quota import MAX_BURST_TOKENS
 from spark_throttle.policy.guarantees import broken_guarantees, has_guarantees
@@ -129,6 +129,13 @@ class Quota(_QuotaLimits):
         return burst_seconds
 
 
+class NamespaceQuota(Quota):
+    """What each namespace of an entry may use in one direction."""
+
+    observe_percent: int = Field(default=0, ge=0, le=100)
+    """Of how many percent of the names of a glob or the defaults the quota only observes, as under `observe`."""
+
+
 LIMITS: Final = tuple(
     key for key, field in Quota.model_fields.items() if field.default is None and key not in GUARANTEES
 )
@@ -138,6 +145,7 @@ BOUNDS: Final = tuple(key for key in LIMITS if key not in RATES)
 """Those that fill no bucket: whole numbers of 1 or more."""
 
 OneQuota = Annotated[Quota, BeforeValidator(empty_if_null)]
+QuotaOfNames = Annotated[NamespaceQuota, BeforeValidator(empty_if_null)]
 
 
 class OtherQuota(_QuotaLimits):
@@ -220,7 +228,7 @@ class ScopePolicy(_Part):
 
 def _merged(quota: Quota, other: OtherQuota) -> Quota:
     parts: Iterable[Quota | OtherQuota] = (quota, other)
-    return Quota.model_validate({key: value for part in parts for key, value in part if value is not None})
+    return type(quota).model_validate({key: value for part in parts for key, value in part if value is not None})
 
 
 class DestinationPolicy(_Part):
@@ -274,6 +282,14 @@ class TenantPolicy(ScopePolicy):
 class NamespacePolicy(TenantPolicy):
     """The quotas and rules of a namespace, of a glob, or of every namespace that neither covers."""
 
+    publish: QuotaOfNames = NamespaceQuota()
+    dispatch: QuotaOfNames = NamespaceQuota()
+
+    @cached_property
+    def is_of_many(self) -> bool:
+        """Whether a quota only observes a part of the names."""
+        return self.publish.observe_percent + self.dispatch.observe_percent > 0
+
     locked: bool = False
     """Whether only an administrator may change or remove the entry, and not the tenant's own administrator."""
 
@@ -289,7 +305,7 @@ class NamespacePolicy(TenantPolicy):
 
 SETTINGS: Final = {
     key: field
-    for part in (Quota, NamespacePolicy, GroupPolicy)
+    for part in (NamespaceQuota, NamespacePolicy, GroupPolicy)
     for key, field in part.model_fields.items()
     if ({bool, int} & {field.annotation, *get_args(field.annotation)} or get_origin(field.annotation) is Literal)
     and key not in ("weight", "on_excess", "locked")
@@ -347,6 +363,17 @@ class PolicyDocument(_Part):
         globs = sum(1 for name in named if is_glob(name) and not is_of_tenant(name))
         if globs > MAX_GLOBS:
             raise refused(f"{globs} globs other than tenant/* exceed the {MAX_GLOBS} allowed; name tenants instead")
+        return named
+
+    @field_validator("namespaces")
+    @classmethod
+    def _check_observed_parts(cls, named: Mapping[str, NamespacePolicy]) -> Mapping[str, NamespacePolicy]:
+        for name, policy in named.items():
+            if policy.is_of_many and not is_glob(name):
+                raise refused(
+                    f"{describe(name)} is one name, of which observe_percent means nothing; "
+                    "give it to a glob or the defaults, or set on_excess: observe"
+                )
         return named
 
     @model_validator(mode="after")

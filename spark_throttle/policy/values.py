@@ -21,7 +21,7 @@ from spark_throttle.core.arithmetic.units import (
     parse_size,
 )
 from spark_throttle.core.limits.pegasus import parse_throttling
-from spark_throttle.core.names.visible_text import BIDIRECTIONAL
+from spark_throttle.core.names.visible_text import BIDIRECTIONAL, is_visible
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
 from spark_throttle.errors import PolicyError
 
@@ -139,8 +139,8 @@ def _check_reason(reason: str) -> str:
         reason.encode()
     except UnicodeEncodeError:
         raise refused("the reason holds half of a surrogate pair, which UTF-8 cannot encode") from None
-    if not reason.strip():
-        raise refused("the reason is empty; say why the exception is given")
+    if all(c.isspace() or not is_visible(c) for c in reason):
+        raise refused("the reason has nothing that can be seen; say why the exception is given")
     if len(reason) > MAX_REASON:
         raise refused(f"the reason has {len(reason)} characters; it may have at most {MAX_REASON}")
     return reason

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
@@ -25,7 +26,7 @@ from spark_throttle.control.notes import NextPolicies, exceptions_in_force, read
 from spark_throttle.control.reports import newest_batch, report_of
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Level
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
@@ -95,7 +96,8 @@ def explain_policy(
     else:
         found = _explained(policy, namespace, direction)
     in_force = exceptions_in_force(document, now_ms)
-    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide))
+    notes = _of_a_group(policy, namespace) if is_wide else ()
+    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide), notes=notes)
 
 
 def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:
@@ -151,7 +153,9 @@ def explain_job(
         in_force = exceptions_of(explained, followed.exceptions, now_ms, is_wide=is_wide)
         explained = replace(explained, exceptions=in_force)
     notes = _notes(followed, policy.revision, life or _life_now(directory), is_wide=is_wide)
-    notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
+    notes += (
+        [*_of_a_group(policy, namespace), *_destinations(explained, destinations_of(epoch, policy))] if is_wide else []
+    )
     if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     asked = [*explained.levels, *(() if waiting is None else waiting.levels)]
@@ -171,7 +175,7 @@ def explain_job(
         levels=tuple(level if is_wide or level.level in OF_ONE_TENANT else _narrowed(level) for level in levels),
         last_batch=seen,
         predicted_release_ms=predicted_ms,
-        notes=(*notes, *reasons, *(() if waiting is not None else _of_a_tenant(namespace, last))),
+        notes=(*notes, *reasons, *(() if waiting is not None else _of_a_namespace(namespace, explained, last))),
     )
 
 
@@ -181,10 +185,32 @@ def _life_now(directory: Directory) -> Liveness:
     return signs.liveness()
 
 
+def _of_a_group(policy: CompiledPolicy, name: str) -> tuple[str, ...]:
+    """Return a note if a resource group has a name that is explained as that of something else."""
+    if name not in policy.group_names.to_pylist():
+        return ()
+    return ("a resource group has this name, too: its entry and its row in the status of the job tell of it",)
+
+
 def _of_a_tenant(name: str, last: UsageReport) -> tuple[str, ...]:
     """Return a note if a name without a slash is the one of a tenant of the last batch."""
     found = None if "/" in name else namespace_of_tenant(name, last)
     return () if found is None else (f"explained as a namespace; the tenant of that name has {found}, for example",)
+
+
+def _of_a_namespace(name: str, explained: Explanation, last: UsageReport) -> tuple[str, ...]:
+    """Return what else there is to say of a namespace: what rejected it, and whether a tenant has its name."""
+    flows = np.flatnonzero(flows_of(last, name))
+    if last.held_by is None or not last.rejected[flows, Dimension.MESSAGES].any():
+        return _of_a_tenant(name, last)
+    at, dimension = last.held_by[flows[0]].tolist()
+    levels = [each for each in explained.levels if at >= 0 and each.level == Level(at).name.lower()]
+    said = (
+        f"rejected by the quota of {each.level.replace('_', ' ')} {each.scope} in {Dimension(dimension).name.lower()}"
+        for each in levels
+        if each.on_excess == "reject"
+    )
+    return (*said, *_of_a_tenant(name, last))
 
 
 def _prediction(
@@ -216,8 +242,12 @@ def _explained(policy: CompiledPolicy, namespace: str, direction: str) -> Explan
     levels = [] if rule == "exempt" else _levels(policy, namespace, found)
     at_group = int(found.group[0])
     group = policy.group_names[at_group].as_py() if at_group >= 0 else None
+    reasons += [_group_reason(policy, rule, tenant, group, found)]
+    if found.is_observed[0]:
+        percent = int(policy.namespace_limits.settings["observe_percent"][found.rule[0]])
+        reasons.append(f"observed: the rule's quota only observes {percent} % of its names, and this is one of them")
     return Explanation(
-        namespace, direction, rule, matched, (*reasons, _group_reason(policy, rule, tenant, group, found)), group,
+        namespace, direction, rule, matched, tuple(reasons), group,
         tuple(levels), policy.revision,
     )  # fmt: skip
 
@@ -271,11 +301,13 @@ def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | N
 
 
 def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[LevelExplanation]:
-    levels = [level_of("namespace", namespace, policy, int(found.rule[0]))]
+    own = found.own_limits(policy)
+    levels = [level_of("namespace", namespace, policy, int(found.rule[0]), own=own)]
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     for level, scope in zip(SHARED_LEVELS, found.shared_scope[0].tolist(), strict=True):
         if scope >= 0:
-            levels.append(level_of(level.name.lower(), names[scope], policy, scope, int(found.group_scope[0])))
+            group = int(found.group_scope[0])
+            levels.append(level_of(level.name.lower(), names[scope], policy, scope, group_scope=group))
     return levels
 
 

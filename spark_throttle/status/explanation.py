@@ -28,6 +28,7 @@ from spark_throttle.core.quota import (
     Dimension,
     Int64s,
     Level,
+    Limits,
     OnExcess,
 )
 from spark_throttle.core.shared_buckets import SharedBuckets, guaranteed_rates, under_share
@@ -356,28 +357,36 @@ OF_ONE_TENANT: Final = ("namespace", "tenant")
 
 
 def level_of(
-    level: str, scope: str, policy: CompiledPolicy, position: int, group_scope: int | None = None
+    level: str,
+    scope: str,
+    policy: CompiledPolicy,
+    position: int,
+    *,
+    own: Limits | None = None,
+    group_scope: int | None = None,
 ) -> LevelExplanation:
     """Return a level as the policies have it, by its place in the limits.
 
     Parameters
     ----------
+    own
+        The limits of a namespace by itself, one position; of a rule some namespaces may only be observed.
     group_scope
         The group, -1 for none, of the namespace that is asked for: what its tenant is guaranteed may be for another.
     """
-    limits = policy.namespace_limits if level == "namespace" else policy.shared
+    limits, row = (policy.shared, position) if own is None else (own, 0)
     guaranteed = np.full(len(Dimension), UNLIMITED)
     at, guarantees = guarantee_at(policy, level, position), policy.guarantees
     if guarantees is not None and at >= 0 and (level != "tenant" or group_scope in (None, guarantees.way[at, 1])):
         guaranteed = guarantees.rate_micro_per_ms[at]
     return LevelExplanation(
-        level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
-        pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
-        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
-        request_percentage=_percentage(int(limits.rate_micro_per_ms[position, Dimension.TIME])),
+        level, scope, pair_of(limits.rate_micro_per_ms[row], 1000, limits.rate_micro_per_ms[row]),
+        pair_of(limits.burst_micro[row], MICRO, limits.rate_micro_per_ms[row]),
+        OnExcess(int(limits.on_excess[row])).name.lower(), int(limits.weight[row]),
+        request_percentage=_percentage(int(limits.rate_micro_per_ms[row, Dimension.TIME])),
         bounds={
-            key: int(column[position]) for key, column in limits.settings.items()
-            if key in BOUNDS and column[position] < UNBOUNDED
+            key: int(column[row]) for key, column in limits.settings.items()
+            if key in BOUNDS and column[row] < UNBOUNDED
         },
         guaranteed=pair_of(guaranteed, 1000, guaranteed),
         guaranteed_percentage=_percentage(int(guaranteed[Dimension.TIME])),

@@ -3,7 +3,8 @@
 A scope is worse the longer its oldest message has waited; then, the more it rejected in the newest batch; then, the
 nearer it is to its quota. Each of the three counts by class (a power of two of seconds or of messages, a tenth of a
 quota), so that two scopes in much the same state do not take turns in the last place. Within a class, a scope that has
-a place keeps it; then more waiting comes first, then more offered, then the order in which they were given.
+a place keeps it; then who holds more back by its own quota comes first, then more waiting, then more offered, then the
+order in which they were given.
 
 Metrics, the API, the page and the command line all rank by this.
 """
@@ -30,6 +31,7 @@ def worst_first(
     waiting: Int64s,
     offered: Int64s,
     has_place: Bools | None = None,
+    held: Int64s | None = None,
 ) -> Int64s:
     """Return the order of some scopes, the worst first; arrays run over the scopes.
 
@@ -41,6 +43,8 @@ def worst_first(
         The part of its quota that each used (`ratio_of_quota`).
     has_place
         Which of them are shown already.
+    held
+        How many messages wait for the quota of each; by default, for none.
 
     Examples
     --------
@@ -58,7 +62,8 @@ def worst_first(
     waits = _class(np.where(oldest_ms >= 0, oldest_ms + 1000, 0), 1000)
     severity = (waits * _MOST_CLASSES + _class(rejected)) * _MOST_CLASSES
     kept = np.zeros(len(severity), np.bool_) if has_place is None else has_place
-    return np.lexsort((-offered, -waiting, ~kept, -(severity + near.astype(np.int64))))
+    by_own = np.zeros(len(severity), np.int64) if held is None else held
+    return np.lexsort((-offered, -waiting, -by_own, ~kept, -(severity + near.astype(np.int64))))
 
 
 def _class(numbers: Int64s, unit: int = 1) -> Int64s:

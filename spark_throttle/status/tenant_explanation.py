@@ -64,10 +64,13 @@ class WaitingPart:
             rejected=last.rejected[flows, Dimension.MESSAGES],
             used_ratio=np.zeros(len(flows)), waiting=waiting[flows], offered=last.offered[flows, Dimension.MESSAGES],
         )  # fmt: skip
-        first = flows[order[:MOST_NAMESPACES]]
+        first, own = flows[order[:MOST_NAMESPACES]], found.own_limits(policy)
         names = [*policy.group_names.to_pylist(), None]  # -1 stands for none
         return cls(
-            [level_of("namespace", last.names[at].as_py(), policy, int(found.rule[at])) for at in first.tolist()],
+            [
+                level_of("namespace", last.names[at].as_py(), policy, int(found.rule[at]), own=own.take(np.array([at])))
+                for at in first.tolist()
+            ],
             first,
             [names[at] for at in found.group[first].tolist()],
             [names[at] for at in np.unique(found.group[flows]).tolist() if at >= 0],

@@ -141,7 +141,7 @@ def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
     if epoch.time is None:
         return None
     settled, measured = epoch.time, epoch.time.measured
-    rules = policy.namespace_limits.take(match(measured.names, policy).rule)
+    rules = match(measured.names, policy).own_limits(policy)
     levels = ["job", *["tenant"] * len(policy.tenant_names), *["resource_group"] * len(policy.group_names)]
     names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
     share = under_share(policy, epoch.share_micro_per_ms).shared

@@ -16,6 +16,7 @@ from spark_throttle.policy.model import (
     RATES,
     Direction,
     NamespacePolicy,
+    NamespaceQuota,
     PolicyDocument,
     QueuePolicy,
     Quota,
@@ -25,7 +26,7 @@ from spark_throttle.store.checks.limit_changes import WAITS
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Kind
 
-_PLAIN: Final = Quota()
+_PLAIN: Final = NamespaceQuota()
 _ANY_RATE: Final = f"{', '.join(RATES[:-1])} or {RATES[-1]}"
 
 
@@ -48,15 +49,22 @@ request_percentage']
         for key in ("write_throttling", "write_throttling_by_size", "read_throttling"):
             yield from _idle_rules(f"{path}.{key}", getattr(policy, key))
     for where, direction, quota, given in _quotas(path, policy):
-        if all(getattr(quota, key) is None for key in RATES):
-            is_bounded = any(getattr(quota, key) is not None for key in LIMITS)
-            for key in ("burst_seconds", "on_excess"):
-                acts = key == "on_excess" and is_bounded and quota.on_excess == "observe"
-                acts |= key == "burst_seconds" and any(getattr(quota, each) is not None for each in GUARANTEES)
-                if key in given and not acts:
-                    yield f"{where}.{direction}.{key} does nothing without {_ANY_RATE}"
+        yield from _idle_keys(f"{where}.{direction}", quota, given)
         if kind == "job" and "weight" in given:
             yield f"{where}.{direction}.weight does nothing: the job shares with nobody"
+
+
+def _idle_keys(where: str, quota: Quota, given: set[str]) -> Iterator[str]:
+    """Yield the keys of a quota that need another one."""
+    is_bounded = any(getattr(quota, key) is not None for key in LIMITS)
+    if all(getattr(quota, key) is None for key in RATES):
+        for key in ("burst_seconds", "on_excess"):
+            acts = key == "on_excess" and is_bounded and quota.on_excess == "observe"
+            acts |= key == "burst_seconds" and any(getattr(quota, each) is not None for each in GUARANTEES)
+            if key in given and not acts:
+                yield f"{where}.{key} does nothing without {_ANY_RATE}"
+    if "observe_percent" in given and (quota.on_excess == "observe" or not is_bounded):
+        yield f"{where}.observe_percent does nothing without a limit that delays or rejects"
 
 
 def _idle_rules(where: str, text: str | None) -> Iterator[str]:

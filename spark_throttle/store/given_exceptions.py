@@ -14,7 +14,7 @@ from spark_throttle.store.entries import exception_of, path_of, values_of
 from spark_throttle.store.store import Entry, Key, Kind, PolicyStore, Revision
 
 State: TypeAlias = Literal["in_force", "ended"]
-Done: TypeAlias = Literal["given", "taken back", "removed after its end"]
+Done: TypeAlias = Literal["given", "taken back", "removed after its end", "reworded"]
 
 
 def state_of(exception: ExceptionPolicy, now_ms: int) -> State:
@@ -97,6 +97,9 @@ def exception_changes(store: PolicyStore, revisions: Sequence[Revision]) -> dict
 def _changes(
     key: Key, was: ExceptionPolicy | None, becomes: ExceptionPolicy | None, at_ms: int
 ) -> Iterable[ExceptionChange]:
+    if was is not None and becomes is not None and was == becomes.model_copy(update={"reason": was.reason}):
+        yield ExceptionChange(path_of(*key), "reworded", becomes.until, becomes.reason)
+        return
     if was is not None:
         done: Done = "taken back" if at_ms < was.until_ms else "removed after its end"
         yield ExceptionChange(path_of(*key), done, was.until, was.reason)

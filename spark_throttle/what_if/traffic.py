@@ -31,6 +31,8 @@ INTERVALS_MS: Final = (1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
 """The intervals that are chosen from where none is given."""
 
 _MANY_INTERVALS: Final = 5_000
+_MOST_MESSAGES: Final = 2**32
+"""The most of one namespace in an interval: the sum of all then stays in int64."""
 
 
 def interval_for(covered_ms: int) -> int:
@@ -103,7 +105,8 @@ class Traffic:
         Raises
         ------
         ConfigurationError
-            If there is no event, or one is before 1970, or larger than a message may be.
+            If there is no event, or one is before 1970, or larger than a message may be; or a sum is none, as in a
+            table that somebody else wrote.
         """
         table = sums.select(SUMS.names).cast(SUMS).combine_chunks()
         table = table.sort_by([("interval", "ascending"), ("namespace", "ascending")])
@@ -112,7 +115,17 @@ class Traffic:
                 f"there is no event to replay ({unusable_messages} have no usable namespace, size or time); "
                 "give events of the time that is asked for"
             )
+        lacking = [each for each in SUMS.names if table[each].null_count]
+        if lacking:
+            raise ConfigurationError(f"the recorded traffic has rows without {', '.join(lacking)}; leave them out")
         columns = {each: table[each].to_numpy() for each in SUMS.names if each != "namespace"}
+        most = int(columns["messages"].max())
+        if min(int(columns[each].min()) for each in SUMS.names if each not in ("interval", "namespace")) < 0:
+            raise ConfigurationError("the recorded traffic has rows with numbers below 0; leave them out")
+        if most > _MOST_MESSAGES:
+            raise ConfigurationError(
+                f"{most:,} messages of one namespace in {interval_ms} ms are not replayed; leave them out"
+            )
         largest = int(columns["largest_bytes"].max())
         if int(columns["interval"].min()) < 0 or largest > MAX_SIZE_BYTES:
             raise ConfigurationError(

@@ -115,7 +115,7 @@ class World:
                 self.tenant: {**(limit if draw.random() < 0.5 else self._scope()), "resource_group": groups[0]},
                 self.neighbour: {**self._scope(), "resource_group": groups[0]},
             },
-            "namespaces": {self.tenant + each: self._entry() for each in ENTRIES if draw.random() < 0.3},
+            "namespaces": {self.tenant + each: self._entry(each) for each in ENTRIES if draw.random() < 0.3},
         }
         self._guarantee()
         self.ever_given = [deepcopy(self.given)]
@@ -175,8 +175,17 @@ class World:
     def _group(self) -> Values:
         return {"resource_group": self.random.choice(self.groups)} if self.random.random() < 0.2 else {}
 
-    def _entry(self) -> Values:
-        return {**self._scope(), **self._strings(), **self._group()}
+    def _entry(self, name: str) -> Values:
+        return self._observing({**self._scope(), **self._strings(), **self._group()}, name)
+
+    def _observing(self, values: Values, name: str) -> Values:
+        """Let a glob at times only observe a part of its names; a single name has none."""
+        quota = values.get(self.direction, {})
+        if "*" not in name:
+            quota.pop("observe_percent", None)
+        elif quota and self.random.random() < 0.4:
+            quota["observe_percent"] = self.random.choice([0, 30, 60, 100])
+        return values
 
     def _rows(self) -> list[int]:
         draw = self.random
@@ -190,7 +199,7 @@ class World:
         entries, name = self.given[_SECTIONS[kind]], self.tenant
         if kind == "namespace":
             name += draw.choice(ENTRIES)
-            entries[name] = self._entry()
+            entries[name] = self._entry(name)
         elif kind == "tenant":
             entries[name] = {**self._scope(), "resource_group": self.groups[0]}
         else:
@@ -243,7 +252,7 @@ class World:
             quota["on_excess"] = "reject"
         if draw.random() < 0.2:
             values.pop("exception", None)
-        return {**values, **self._exception(0.2)}
+        return {**self._observing(values, name), **self._exception(0.2)}
 
     @property
     def is_group_rejecting(self) -> bool:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
-from urllib.request import urlopen
 
 import pytest
-import yaml
 from selenium.webdriver.support.ui import WebDriverWait
 
+from demos.admin.alerting import asked, prometheus
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.store.memory_store import MemoryStore
@@ -27,7 +22,6 @@ from spark_throttle.store.store import Author
 from tests.admin.browser import listening
 from tests.admin.conftest import served_over
 from tests.admin.made_up_job import MadeUpJob
-from tests.admin.test_alerts import ALERTS
 
 GRAFANA: Final = Path(__file__).parents[2] / "conf" / "grafana"
 DASHBOARDS: Final = sorted(GRAFANA.glob("*.json"))
@@ -36,39 +30,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Debian's package prometheus has it"),
 ]
-
-
-@contextmanager
-def prometheus(folder: Path, target: str, token: str) -> Iterator[str]:
-    """Yield the address of a Prometheus that scrapes a server each second and lets no alert wait for its time."""
-    rules = re.sub(r"\n +for: .*", "", ALERTS.read_text(encoding="utf-8"))
-    (folder / "alerts.yml").write_text(rules, encoding="utf-8")
-    (folder / "token").write_text(token, encoding="utf-8")
-    scrape = {
-        "job_name": "spark-throttle", "authorization": {"credentials_file": str(folder / "token")},
-        "static_configs": [{"targets": [target]}],
-    }  # fmt: skip
-    often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = {"global": often, "rule_files": ["alerts.yml"], "scrape_configs": [scrape]}
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": address}
-    command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield f"http://{address}"
-        finally:
-            process.terminate()
-
-
-def asked(address: str, path: str) -> Any:
-    try:
-        with urlopen(f"{address}/api/v1/{path}", timeout=5) as answer:  # noqa: S310 - loopback
-            return json.load(answer)["data"]
-    except OSError:  # it begins to listen
-        return None
 
 
 @pytest.fixture(scope="module")

@@ -419,3 +419,11 @@ def test_log_that_cannot_be_written_stops_the_server_before_it_begins(tmp_path: 
     tokens.create("ann", "admin")
     with pytest.raises(FileUnusableError, match="audit"):
         serve(store="memory:", tokens=str(tokens.path), audit=str(tmp_path))
+
+
+def test_refused_dry_run_is_told_from_a_refused_change(in_memory: ServedApp) -> None:
+    viewer = in_memory.client("viewer")
+    for query, begins in (("?dry_run=true", "dry run: "), ("?dry_run=false", ""), ("", "")):
+        assert viewer.put(f"{GOLD}{query}", json={}).status_code == 403
+        assert in_memory.audited[-1]["outcome"] == "refused"
+        assert in_memory.audited[-1]["detail"].startswith("dry run: ") == bool(begins)

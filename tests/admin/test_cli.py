@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import pty
 import re
 import shutil
 import subprocess
@@ -246,10 +248,38 @@ def test_document_is_validated_applied_shown_and_rolled_back(tmp_path: Path) -> 
     assert (difference["before"]["publish"]["weight"], difference["after"]["publish"]["weight"]) == (4, 9)
     assert "-   weight: 4" in run("policy", "diff", "1", "2").stdout
     run("policy", "diff", "--check", code=Exit.DIFFERENT)
-    run("policy", "rollback", "1")
+    run("policy", "rollback", "1", "--yes")
     assert answer("policy", "diff", "1", "3") == []
     assert [each["why"] for each in answer("policy", "history")] == ["back to revision 1", "", "first"]
     assert "first" in run("policy", "history").stdout
+
+
+def test_rollback_without_a_terminal_wants_yes_and_then_says_what_it_changed() -> None:
+    run("group", "create", "gold", "publish.messages_per_second=5")
+    run("group", "update", "gold", "publish.weight=9")
+    assert "without a terminal it cannot: give --yes" in run("policy", "rollback", "1", code=Exit.INVALID).stderr
+    said = run("policy", "rollback", "1", "--yes").stdout
+    assert "-   weight: 9" in said
+    assert said.endswith("rolled back to revision 1: revision 3\n")
+    assert run("policy", "rollback", "1").stdout == "rolled back to revision 1: nothing to change\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("typed", "revision"), [("n", 2), ("y", 3)])
+def test_rollback_at_a_terminal_shows_what_changes_and_asks(tmp_path: Path, typed: str, revision: int) -> None:
+    for rate in (5, 7):
+        run("group", "update" if rate == 7 else "create", "gold", f"publish.messages_per_second={rate}")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "spark_throttle.command_line", "policy", "rollback", "1"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.write(ours, f"{typed}\n".encode())
+        process.wait(60)
+    said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert "messages_per_second: 7" in said
+    assert "Roll back 1 entry to revision 1? [y/N]" in said
+    assert DeltaStore(str(tmp_path / "store")).revision() == revision
 
 
 @pytest.mark.slow

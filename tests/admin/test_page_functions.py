@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.policy.model import Quota
+from spark_throttle.policy.model import NamespaceQuota, Quota
 from tests.sessions import ROOT
 
 NODE = shutil.which("node")
@@ -23,9 +23,10 @@ def returned(module: str, function: str, *calls: list[Any], folder: Path) -> lis
     for script in PAGE.glob("*.js"):
         shutil.copy(script, folder)
     (folder / "package.json").write_text('{"type": "module"}')
+    schemas = {each.__name__: each.model_json_schema() for each in (Quota, NamespaceQuota)}
     program = (
         f"import {{ {function} }} from './{module}.js';"
-        f"import {{ learn }} from './policy_fields.js'; learn({json.dumps(Quota.model_json_schema())});"
+        f"import {{ learn }} from './policy_fields.js'; learn({json.dumps(schemas)});"
         "const said = (call) => { try { return "
         + function
         + "(...call) ?? null } catch (error) { return error.message } };"
@@ -64,8 +65,8 @@ def test_only_fields_of_bytes_take_units_of_bytes(tmp_path: Path) -> None:
         }).map(({ key }) => key);
     """)
     sized, all_fields = returned("fields", "takes", ["8MiB"], ["8"], folder=tmp_path)
-    assert all_fields == [*Quota.model_fields]
-    in_bytes = [key for key in Quota.model_fields if "bytes" in key]
+    assert all_fields == [*NamespaceQuota.model_fields]
+    in_bytes = [key for key in NamespaceQuota.model_fields if "bytes" in key]
     assert sized == [*in_bytes, "on_excess"]  # the last is chosen, not typed
 
 
@@ -183,3 +184,17 @@ def test_every_failure_says_what_happened_and_what_to_do(tmp_path: Path, status:
     # Whether a change was made is unknown only where the server may have made it.
     outcome = "It is unknown whether" if status in (0, 500, 502, 504) else "Nothing was changed."
     assert (outcome in said) == is_change
+
+
+@pytest.mark.slow
+def test_quota_of_many_names_says_how_many_are_only_observed_and_others_do_not(tmp_path: Path) -> None:
+    quotas = [{"messages_per_second": 5, "observe_percent": 90}, {"messages_per_second": 5}]
+    many, one = returned("policy_fields", "quotaText", *([each] for each in quotas), folder=tmp_path)
+    assert many == f"{one}, 90 % of the names only observed"
+
+
+@pytest.mark.slow
+def test_rates_of_a_namespace_are_shown_in_what_is_chosen(tmp_path: Path) -> None:
+    numbers = {"rejected_per_second": 7, "rejected_bytes_per_second": 2048}
+    calls = [[numbers, "rejected", dimension] for dimension in ("messages", "bytes")]
+    assert returned("numbers", "rateOf", *calls, folder=tmp_path) == ["7", "2 KiB"]

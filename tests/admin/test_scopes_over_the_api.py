@@ -112,10 +112,10 @@ def test_a_restarted_server_shows_from_the_usage_table_what_the_one_before_saw(r
     # 300 seconds in 300 steps: a batch a second is a point; the first batches have none before them.
     told = recorded.series(level="resource_group", scope="gold", seconds=300)
     assert told["time_ms"] == seen["time_ms"][1:]
-    for name in ("offered", "admitted", "rejected", "waiting"):
+    for name in ("offered", "admitted", "rejected", "waiting", "quota"):
         assert told[name] == pytest.approx(seen[name][1:]), name
     assert (told["changes_ms"], len(seen["changes_ms"])) == (seen["changes_ms"], 1)
-    assert told["quota"] == pytest.approx([20] * 5 + [None] + [30] * 4)
+    assert told["quota"] == pytest.approx([20] * 5 + [30] * 5)
 
 
 @pytest.mark.slow
@@ -193,7 +193,6 @@ def test_batches_of_many_scopes_are_kept_up_to_a_number_of_scopes(
 
 @pytest.mark.slow
 def test_quota_over_time_is_right_in_steps_with_a_batch_that_brought_other_policies(recorded: RecordedWorld) -> None:
-    """Such a batch says that it was granted nothing."""
     recorded.run(200)
     for name in ("x", "y"):
         recorded.service.put("namespace", f"else/{name}", {"publish": {"weight": 2}}, ANN)
@@ -213,3 +212,36 @@ def test_a_job_that_becomes_faster_has_no_gap_where_it_was_slow(recorded: Record
     recorded.restart()
     told = recorded.series(level="resource_group", scope="gold", seconds=900)
     assert None not in told["offered"]
+
+
+def test_rejected_namespace_says_by_which_quota_and_is_listed_while_its_group_rejects(
+    serve: Callable[..., ServedApp], tmp_path: Path
+) -> None:
+    """Both are told by the newest batch, so the list and the row of the group agree."""
+    world = World(serve, tmp_path)
+    rejecting = {"publish": {"messages_per_second": 20, "burst_seconds": 1, "on_excess": "reject"}}
+    world.service.put("resource_group", "gold", rejecting, ANN)
+    world.run(3)
+
+    def throttled() -> list[dict[str, Any]]:
+        found = world.client.get(f"{V2}/status/ingest/namespaces", params={"throttled": True}).json()
+        return list(found["namespaces"])
+
+    told = {each["namespace"]: each["held_by"] for each in throttled()}
+    assert set(told) == {"acme/a", "acme/b"}
+    assert {(each["level"], each["scope"], each["dimension"]) for each in told.values()} == {
+        ("resource_group", "gold", "messages")
+    }
+    world.job.batch({"acme/a": 1, "acme/b": 1}, seconds=10)
+    world.watch.look()
+    assert throttled() == []
+    assert names(world, throttled=True) == []
+
+
+def test_chart_begins_anew_where_a_clock_was_put_back(world: World) -> None:
+    """The points of a chart ascend in time."""
+    for step_ms in (-30_000, 5_000, -3_600_000):
+        world.job.now_ms += step_ms
+        world.run(3)
+    told = world.client.get(f"{V2}/status/ingest/series").json()
+    assert told["time_ms"] == [world.job.now_ms - 2_000, world.job.now_ms - 1_000, world.job.now_ms]

@@ -12,7 +12,7 @@ import pytest
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.decisions import Decisions
 from spark_throttle.core.limits.token_bucket import PayingTime
-from spark_throttle.core.measured_time import REMEMBERED_MS, MeasuredTime, corrected
+from spark_throttle.core.measured_time import REMEMBERED_MS, MeasuredTime, _window_ms, corrected
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy, Dimension, OnExcess, Verdict
 from spark_throttle.core.state import ControlRow, DeciderState
@@ -49,6 +49,11 @@ class Played:
         used_ns = {name: round(count * self.cost_ms.get(name, 0) * MS) for name, count in found.items() if count}
         self.measured = MeasuredTime.of(TimeCharges.of(used_ns), [plan.usage], self.policy)
         return found
+
+
+def test_a_quota_of_no_time_has_no_window_in_which_it_fills() -> None:
+    tenants = {"a": Tenant(limit(request_percentage=0)), "b": Tenant(HALF), "c": Tenant()}
+    assert _window_ms(make_policy(tenants=tenants).shared).tolist() == [-1, 0, 2_000, -1]
 
 
 def test_first_batch_passes_and_the_next_ones_repay_what_it_took() -> None:

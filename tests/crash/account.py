@@ -7,25 +7,43 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from tests.audit.auditor import Audit, audit
+from tests.audit.books import Batch as AuditedBatch
+from tests.audit.books import Row
 from tests.crash.destination import ADDRESS, PUSHES_BACK
-from tests.crash.fairness import LARGEST, Apart, Starvation, compare, starvation
-from tests.crash.history import Batch, Flows, contracts_of, read_batches, read_policies, reigns
+from tests.crash.history import Batch, came_in, contracts_of, read_batches, read_policies
+from tests.crash.sightings import read_sightings
 from tests.crash.tables import ATTEMPT, MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
 from tests.crash.topic import ADMITTED_RECORDS
 from tests.crash.workload import COLUMNS, UNWRITABLE
-from tests.ledger import BATCH, count_out_of_order, excess
-from tests.life.contract import MICRO, Contracts, Scope, fault_of
+from tests.ledger import BATCH, count_out_of_order
+from tests.life.contract import Contracts, fault_of
+from tests.models.batches import Batches
+from tests.models.checker import NotAllowedError
+from tests.models.seen_batches import SeenHistory
 
 _MOST_SHOWN: Final = 20
-FAULTS: Final = ("lost", "doubled", "over_limit", "out_of_order", "wrong_reason", "starved", "unfair")
+FAULTS: Final = (
+    "lost",
+    "doubled",
+    "over_limit",
+    "out_of_order",
+    "wrong_reason",
+    "idle",
+    "starved",
+    "unfair",
+    "not_allowed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +82,37 @@ class Account:
     """Rows that another attempt at their batch had written before, in a sink that takes them at least once."""
 
     over_limit: int | None
-    """Quotas that were passed, counted anew in each time that one revision of the policies was in force.
+    """Quotas that were passed in some window.
 
     Here and below, `None` says that it was not checked: the sink does not say in which batch a row came, or, for
-    starvation and fairness, rates followed what destinations said.
+    idleness, starvation and fairness, rates followed what destinations said.
     """
 
     out_of_order: int
     wrong_reason: int
     """Rows that were admitted and are unusable, or rejected for a reason that they do not have."""
 
+    idle: int | None
+    """Namespaces that waited while all that could hold them had tokens, a time that one revision was in force."""
+
     starved: int | None
     """Namespaces that got nothing for longer than their contract justifies, a time that one revision was in force."""
 
     unfair: int | None
-    """Pairs of namespaces that were further apart than fairness allows, a time that one revision was in force."""
+    """Tenants and namespaces that were too far behind their ideal share, a time that one revision was in force."""
 
     compared: int | None
-    """Pairs of namespaces that waited side by side, a time that one revision was in force."""
+    """Tenants and namespaces that were compared with their ideal share, in each batch."""
 
     unfair_messages: float | None
-    """How far any such pair was apart at most, in messages of the largest size."""
+    """How far one was behind it at most, in messages of the largest size."""
+
+    not_allowed: int | None
+    """Whether the model of batches forbids a step of what was seen of the job; `None` where it was not looked at."""
+
+    model_steps: int | None
+    model_actions: str | None
+    """How many of the model's actions the job's steps reached."""
 
     @property
     def keeps_the_laws(self) -> bool:
@@ -95,14 +123,14 @@ class Account:
         """One sentence for people: what was broken, and what the run could not show."""
         broken = [f"{name} {getattr(self, name)}" for name in FAULTS if getattr(self, name)]
         said = "broken: " + ", ".join(broken) if broken else "no law was broken"
-        unchecked = [name for name in FAULTS if getattr(self, name) is None]
+        unchecked = [name for name in FAULTS if getattr(self, name) is None and name != "not_allowed"]
         if unchecked:
             why = "the sink does not say in which batch a row came"
             if self.over_limit is not None:
                 why = "rates followed what the destination said"
             return f"{said}; not checked: {', '.join(unchecked)} ({why})"
         if not broken and self.compared == 0:
-            return f"{said}; fairness was not tried: no two namespaces waited side by side"
+            return f"{said}; fairness was not tried: nobody waited who could be compared"
         return said
 
     def to_json(self, **run: str | int) -> str:
@@ -129,6 +157,9 @@ class Evidence:
     is_pushed_back: bool = False
     """Whether rates followed what destinations said, of which the contracts know nothing."""
 
+    sightings: Sequence[Mapping[str, Any]] = ()
+    """What was seen of the job between its runs."""
+
     @classmethod
     def read(cls, root: Path) -> Evidence:
         """Read the directory of a run."""
@@ -145,6 +176,7 @@ class Evidence:
             has_order=_has_order(root),
             attempts=int(admitted[ATTEMPT].max()) if (root / ADMITTED_RECORDS).exists() and len(admitted) else 0,
             is_pushed_back=(root / ADDRESS).exists() or (root / PUSHES_BACK).exists(),
+            sightings=read_sightings(root),
         )
 
 
@@ -162,16 +194,17 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
     found = pd.concat([admitted[COLUMNS], rejected[COLUMNS]])
     matches = found.merge(offered[COLUMNS].assign(is_offered=True), on=COLUMNS, how="left")["is_offered"].notna()
     distinct = found.reset_index(drop=True)[matches.to_numpy()]["id"].nunique()
-    over_limit, wrong = list(excesses(evidence)), list(wrong_reasons(evidence))
-    apart, starved = list[Apart](), list[Starvation]()
+    wrong = list(wrong_reasons(evidence))
     says_batch = bool((admitted[BATCH] >= 0).all())
     says_turns = says_batch and not evidence.is_pushed_back
-    if says_turns:
-        flows = Flows.of(evidence.batches, offered, admitted, rejected)
-        apart = compare(evidence.batches, flows, evidence.contracts)
-        starved = starvation(evidence.batches, flows, evidence.contracts)
-    unfair = [pair for pair in apart if pair.is_unfair]
-    for what in islice((*over_limit, *wrong, *starved, *unfair), _MOST_SHOWN):
+    counted = audit(audited(evidence)) if says_batch else Audit()
+    history, forbidden = SeenHistory(evidence.sightings), list[str]()
+    try:
+        history.replay()
+    except NotAllowedError as error:
+        forbidden = [str(error)]
+    laws = ("L2", "L3", "L4", "age") if says_turns else ("L2",)
+    for what in islice((*forbidden, *wrong, *(each for each in counted.findings if each.law in laws)), _MOST_SHOWN):
         print(what, file=sys.stderr)  # noqa: T201 - a program's findings
     return Account(
         kills=happened.kills,
@@ -186,18 +219,50 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         # Each attempt after the first follows a kill.
         doubled=len(found) - distinct + max(0, evidence.attempts - happened.kills),
         again=len(evidence.admitted) - len(admitted),
-        over_limit=len(over_limit) if says_batch else None,
+        over_limit=counted.count("L2") if says_batch else None,
         out_of_order=count_out_of_order(
             admitted.sort_values(BATCH if evidence.has_order else [BATCH, "id"], kind="stable"),
             key="namespace",
             by="id",
         ),
         wrong_reason=len(wrong),
-        starved=len(starved) if says_turns else None,
-        unfair=len(unfair) if says_turns else None,
-        compared=len(apart) if says_turns else None,
-        unfair_messages=round(max((float(pair.messages) for pair in apart), default=0.0), 3) if says_turns else None,
+        idle=counted.count("L4") if says_turns else None,
+        starved=counted.count("age") if says_turns else None,
+        unfair=counted.count("L3") if says_turns else None,
+        compared=counted.compared if says_turns else None,
+        unfair_messages=round(counted.furthest, 3) if says_turns else None,
+        not_allowed=len(forbidden) if evidence.sightings else None,
+        model_steps=len(history.steps) if evidence.sightings else None,
+        model_actions=f"{len(history.reached)} of {len(Batches.actions)}" if evidence.sightings else None,
     )
+
+
+def audited(evidence: Evidence) -> list[AuditedBatch]:
+    """Return the batches as an auditor is shown them."""
+    offered = evidence.offered
+    came = came_in(evidence.batches, offered)
+    arrived = _by_batch(offered, came)
+    admitted, rejected = (_by_batch(each, each[BATCH].to_numpy()) for each in (evidence.admitted, evidence.rejected))
+    over = evidence.rejected["id"][evidence.rejected["reason"] == "quota"]
+    over_quota = frozenset(over.tolist())
+    return [
+        AuditedBatch(
+            each.number, each.paid_ms, evidence.contracts[each.revision],
+            arrived.get(at, ()), admitted.get(each.number, ()), rejected.get(each.number, ()),
+            over_quota, shares=each.shares,
+        )
+        for at, each in enumerate(evidence.batches)
+    ]  # fmt: skip
+
+
+def _by_batch(frame: pd.DataFrame, batches: npt.NDArray[np.int64]) -> dict[int, list[Row]]:
+    """Return the rows of a table by batch, in their order."""
+    rows: dict[int, list[Row]] = {}
+    for batch, *row in zip(
+        batches.tolist(), *(frame[name].tolist() for name in ("id", "namespace", "size")), strict=True
+    ):
+        rows.setdefault(batch, []).append(Row(*row))
+    return rows
 
 
 def once(admitted: pd.DataFrame) -> pd.DataFrame:
@@ -208,36 +273,6 @@ def once(admitted: pd.DataFrame) -> pd.DataFrame:
     if (admitted[BATCH] >= 0).all():
         return admitted
     return admitted[admitted[ATTEMPT] == admitted.groupby("id", sort=False)[ATTEMPT].transform("first")]
-
-
-def excesses(evidence: Evidence) -> Iterator[str]:
-    """Yield the quotas of which more was admitted than they allow, each time that a revision was in force."""
-    admitted = evidence.admitted
-    if (admitted[BATCH] < 0).any():
-        return  # a sink that does not say in which batch a row came
-    of_batch = dict(list(admitted.groupby(BATCH)))
-    for reign in reigns(evidence.batches):
-        first = evidence.batches[reign[0]]
-        times_ms = {evidence.batches[at].number: evidence.batches[at].paid_ms for at in reign}
-        pieces = [of_batch[number] for number in times_ms if number in of_batch]
-        if not pieces:
-            continue
-        rows = pd.concat(pieces)
-        contracts = evidence.contracts[first.revision]
-        passed_by: dict[Scope, list[str]] = {}
-        for name in rows["namespace"].unique():
-            for scope in contracts.of(name).enforced:
-                passed_by.setdefault(scope, []).append(name)
-        for scope, names in passed_by.items():
-            passed = rows[rows["namespace"].isin(names)].groupby(BATCH)
-            amounts = passed.size(), passed["size"].sum()
-            for limit, counts, largest in zip(scope.limits, amounts, LARGEST, strict=True):
-                if limit is None:
-                    continue
-                per_second, burst = limit.rate * 1000 / MICRO, limit.burst / MICRO
-                over = excess(counts, times_ms, per_second=per_second, burst=burst) - largest
-                if over > 0:
-                    yield f"{scope.key} admitted {over} too many under {first.revision}, from batch {first.number}"
 
 
 def wrong_reasons(evidence: Evidence) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""The batches of a run as Spark's offset log and the epochs tell them, and what came, left and waited in each."""
+"""The batches of a run as Spark's offset log and the epochs tell them, and which rows came in each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,6 @@ from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy, revision_of
 from tests.crash.topic import TOPIC
-from tests.ledger import BATCH
 from tests.life.contract import Contracts, Key
 
 DIRECTION: Final = "publish"
@@ -40,48 +39,15 @@ class Batch:
     """What the job had of shared quotas; `None` where it had them for itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flows:
-    """What came, left and waited, by batch and by namespace."""
-
-    names: Sequence[str]
-    arrived: npt.NDArray[np.int64]
-    """Shape (batches, names)."""
-
-    admitted: npt.NDArray[np.int64]
-    """Shape (batches, names, 2): messages and bytes."""
-
-    waiting: npt.NDArray[np.int64]
-    """Shape (batches, names): after the batch."""
-
-    @classmethod
-    def of(
-        cls, batches: Sequence[Batch], offered: pd.DataFrame, admitted: pd.DataFrame, rejected: pd.DataFrame
-    ) -> Flows:
-        """Count the rows of tables; `offered` says at which place a row came, the others in which batch they left."""
-        names = sorted(set(offered["namespace"]))
-        came_in = np.empty(len(offered), dtype=np.int64)
-        for partition in offered["partition"].unique():
-            is_in_it = (offered["partition"] == partition).to_numpy()
-            # The first batch that has read as much as was before a place, and one more, has read it.
-            read = [batch.read.get(partition, 0) for batch in batches]
-            came_in[is_in_it] = np.searchsorted(read, offered["place"].to_numpy()[is_in_it], side="right")
-        came = _count(batches, names, offered.assign(**{BATCH: came_in}))
-        passed = _count(batches, names, admitted)
-        passed_bytes = _count(batches, names, admitted, admitted["size"].to_numpy())
-        waiting = np.cumsum(came - passed - _count(batches, names, rejected), axis=0)
-        return cls(names, came, np.stack([passed, passed_bytes], axis=2), waiting)
-
-
-def _count(
-    batches: Sequence[Batch], names: Sequence[str], rows: pd.DataFrame, amounts: npt.NDArray[Any] | None = None
-) -> npt.NDArray[np.int64]:
-    counted = np.zeros((len(batches), len(names)), dtype=np.int64)
-    at = rows[BATCH].to_numpy().astype(np.int64), pd.Index(names).get_indexer(pd.Index(rows["namespace"]))
-    is_known = (at[0] < len(batches)) & (at[1] >= 0)
-    amount = np.ones(len(rows), dtype=np.int64) if amounts is None else amounts.astype(np.int64)
-    np.add.at(counted, (at[0][is_known], at[1][is_known]), amount[is_known])
-    return counted
+def came_in(batches: Sequence[Batch], offered: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return the position of the batch in which each offered row came; `offered` says at which place it stands."""
+    came = np.empty(len(offered), dtype=np.int64)
+    for partition in offered["partition"].unique():
+        is_in_it = (offered["partition"] == partition).to_numpy()
+        # The first batch that has read as much as was before a place, and one more, has read it.
+        read = [batch.read.get(partition, 0) for batch in batches]
+        came[is_in_it] = np.searchsorted(read, offered["place"].to_numpy()[is_in_it], side="right")
+    return came
 
 
 def read_policies(root: Path) -> dict[str, str]:
@@ -141,15 +107,3 @@ def _shares(text: str, share_micro_per_ms: npt.NDArray[np.int64]) -> Shares:
         key: tuple(None if rate == UNLIMITED else int(rate) for rate in pair)  # type: ignore[misc]
         for key, pair in zip(keys, pairs, strict=True)
     }
-
-
-def reigns(batches: Sequence[Batch]) -> Iterator[list[int]]:
-    """Yield positions of batches, one after another, that one revision was in force for."""
-    reign = list[int]()
-    for position, batch in enumerate(batches):
-        if reign and batch.revision != batches[reign[-1]].revision:
-            yield reign
-            reign = []
-        reign.append(position)
-    if reign:
-        yield reign

@@ -60,6 +60,7 @@ from tests.crash.points import (
 )
 from tests.crash.policies import AMPLE, text_of, with_time
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
+from tests.crash.sightings import note
 from tests.crash.topic import KAFKA, Topic
 from tests.crash.workload import add_commits, add_files
 from tests.recovery.processes import Job, kill_process
@@ -140,6 +141,7 @@ class Lives:
         must_be_refused = is_put_back and self._put_back(life.put_back)
         if life.is_kept:
             self._copy = Copy.make(self.root)
+            self._note("kept")
         first, *others = life.policies
         self._change(first, life.peer_percent)
         if is_put_back:
@@ -163,6 +165,7 @@ class Lives:
             self._destination.take_all()
         if self._session is not None:
             self._end_all()
+            self._note("start")
             drain(
                 self._session,
                 self.root,
@@ -173,6 +176,7 @@ class Lives:
             )
         else:
             self._start(LOCAL, 0).finish(_MOST_SECONDS_TO_DRAIN)
+        self._note("end")
         if self._topic is not None:
             self._topic.keep()
         if self._destination is not None:
@@ -209,7 +213,15 @@ class Lives:
         assert self._copy is not None
         assert how is not None
         self.put_back += 1
-        return self._copy.put_back(how)
+        self._note("stopped")
+        must_be_refused = self._copy.put_back(how)
+        self._note(f"put back {how}" if (self._copy.place / "checkpoint").exists() else "put back nothing")
+        return must_be_refused
+
+    def _note(self, event: str) -> None:
+        """Note what lies there, for a history of which the model of batches allows each step or does not."""
+        if self.sink == DELTA:  # the model's sinks have transactions, the dead letters too
+            note(self.root, event)
 
     def _start_after(self, life: Life, *, must_be_refused: bool) -> None:
         """Start the job where its checkpoint was put back; where it is refused, do what the error says."""
@@ -229,6 +241,7 @@ class Lives:
             must_be_refused = False
             self._end_all()
             self._copy.follow_remedy(error, is_first=attempt == 0)
+            self._note("put back remedied")
         raise AssertionError(f"refused again and again: {error[-4000:]}")
 
     def _done(self, kill: Kill, life: Life, policies: list[str]) -> bool:
@@ -273,6 +286,7 @@ class Lives:
             job.signal(signal.SIGSTOP)
             self._jvm.signal(signal.SIGSTOP)
             self._frozen, self._job, self._jvm = (job, self._jvm), None, None
+            self._note("sleeps")
         elif kill.victim == "kernel":
             if (self.root / "reached").exists():
                 kill_process(int((self.root / "reached").read_text()))
@@ -301,6 +315,7 @@ class Lives:
                 add_files(self.root, upto)
         if self._jvm is not None and self._jvm.master != master:
             self._end_all()
+        self._note("start")
         if self._jvm is None:
             self._jvm = Jvm(self.root, self.source, master, is_brief=self._is_brief)
         arguments = [str(self.root), self.sink, "--source", self.source, "--quotas", self.quotas]
@@ -316,8 +331,10 @@ class Lives:
         (job, jvm), self._frozen = self._frozen, None
         for each in (jvm, job):
             each.signal(signal.SIGCONT)
+        self._note("wakes")
         ended = job.ends_within(_PATIENCE_SECONDS)
         status = job.process.poll()
+        self._note("woke")
         for each in (job, jvm):
             each.kill()
         assert ended, f"a job that was taken over goes on:\n{job.tail()}"

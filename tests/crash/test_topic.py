@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.crash.history import Batch, Flows
+from tests.crash.history import Batch, came_in
 from tests.crash.tables import ATTEMPT, read_decided, read_offered
 from tests.crash.topic import ADMITTED_RECORDS, PARTITIONS, RECORDS, records_of, rows_of, whole
 from tests.crash.workload import COLUMNS, ROWS_A_FILE, add_files, rows
-from tests.ledger import BATCH
 
 
 def test_rows_come_back_from_their_records_as_they_were() -> None:
@@ -60,8 +59,7 @@ def test_rows_of_a_topic_that_come_again_are_of_another_attempt(tmp_path: Path) 
 
 
 def test_row_comes_in_the_first_batch_that_has_read_its_partition_beyond_it() -> None:
-    offered = pd.DataFrame({"namespace": ["a", "a", "b"], "partition": [0, 0, 1], "place": [0, 1, 0]})
-    empty = pd.DataFrame({"namespace": [], "size": [], BATCH: []})
+    offered = pd.DataFrame({"partition": [0, 0, 1], "place": [0, 1, 0]})
     first = Batch(0, 0, "one", {})
     batches = [first, *(replace(first, number=at, read=read) for at, read in ((1, {0: 1, 1: 0}), (2, {0: 2, 1: 1})))]
-    assert Flows.of(batches, offered, empty, empty).arrived.tolist() == [[0, 0], [1, 0], [1, 1]]
+    assert came_in(batches, offered).tolist() == [1, 2, 2]

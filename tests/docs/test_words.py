@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,11 @@ from spark_throttle.policy.model import (
     DestinationPolicy,
     GroupPolicy,
     NamespacePolicy,
+    NamespaceQuota,
     PolicyDocument,
     QueuePolicy,
-    Quota,
 )
-from spark_throttle.sharing.settings import SHARE_POLICIES
+from spark_throttle.sharing.settings import SHARE_POLICIES, ExchangeOptions, ShareSettings
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
 from spark_throttle.spark.sinks.targets import FORMATS
 from spark_throttle.status.usage_table import USAGE_SCHEMA
@@ -50,7 +51,7 @@ def plain(text: str) -> str:
 
 def test_policies_has_every_key() -> None:
     assert PolicyDocument.model_fields.keys() <= words_in_code(DOCS / "policies.md")
-    parts = (NamespacePolicy, GroupPolicy, DestinationPolicy, QueuePolicy, Quota)
+    parts = (NamespacePolicy, GroupPolicy, DestinationPolicy, QueuePolicy, NamespaceQuota)
     texts = {key: field.description for part in parts for key, field in part.model_fields.items()}
     page = (DOCS / "policies.md").read_text()
     rows = dict(reversed(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE)))  # of several the first
@@ -112,6 +113,13 @@ def test_operating_has_every_metric_and_no_other() -> None:
     said = {name for name in names if name in written or name.replace("_bytes_total", "_messages_total") in written}
     assert set(names) == said
     assert set(re.findall(r"spark_throttle_(\w+)", text)) <= set(names)
+
+
+def test_several_jobs_has_the_default_of_every_key_of_an_exchange() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `?([\w.]+)(?: s|`)? \|", (DOCS / "several-jobs.md").read_text(), re.MULTILINE)
+    given = {key: text if key == "policy" else float(text) for key, text in rows}
+    assert len(given) == len(fields(ShareSettings))
+    assert ExchangeOptions.parse({"path": "/exchange", **given}).settings == ShareSettings()
 
 
 def test_several_jobs_and_documents_have_every_policy_of_division() -> None:

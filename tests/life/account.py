@@ -10,22 +10,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from spark_throttle.testing.simulation.query import SimulatedBatch
-from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
+
+if TYPE_CHECKING:
+    from spark_throttle.testing.simulation.query import SimulatedBatch
+    from spark_throttle.testing.simulation.rows import Row
+    from tests.audit.books import Batch
+    from tests.audit.books import Row as AuditedRow
 
 DIMENSIONS: Final = ("messages", "bytes")
 _UNKNOWN: Final = -(10**30)
 
 
-def cost_of(row: Row, dimension: int) -> int:
+def cost_of(row: Row | AuditedRow, dimension: int) -> int:
     """Return what a row takes of a bucket, in micro-tokens."""
     return MICRO * (1 if dimension == 0 else row.size_bytes or 0)
 
 
-def costs_of(contracts: Contracts, rows: Iterable[Row]) -> dict[tuple[Key, int], int]:
+def costs_of(contracts: Contracts, rows: Iterable[Row | AuditedRow]) -> dict[tuple[Key, int], int]:
     """Return what rows take of each scope, in the dimensions that it limits."""
     costs: dict[tuple[Key, int], int] = defaultdict(int)
     for row in rows:
@@ -208,7 +212,7 @@ class Account:
                 may_be_forgotten=scope.key[0] == "namespace",
             )
 
-    def debit(self, contracts: Contracts, batch: SimulatedBatch) -> None:
+    def debit(self, contracts: Contracts, batch: SimulatedBatch | Batch) -> None:
         """Take what a batch admitted."""
         for shadow in self.shadows.values():
             shadow.was_used = False

@@ -9,10 +9,12 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
-from spark_throttle.testing.simulation.rows import Name
+
+if TYPE_CHECKING:
+    from spark_throttle.testing.simulation.rows import Name
 
 MICRO: Final = 1_000_000
 MAX_NAME_BYTES: Final = 1024

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations
@@ -11,14 +11,10 @@ from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
-from tests.core.fair.fluid import Fluid, Path
-from tests.life.account import DIMENSIONS, cost_of
+from tests.audit.ideal import Ideal, way_of, weights_on
+from tests.life.account import cost_of
 from tests.life.contract import MICRO, Contract, Contracts, Key, Limit, Scope, text_of
 from tests.life.laws import Law, World
-
-NAMESPACE_BOUND: Final = 6
-TENANT_BOUND: Final = 4
-"""How far a namespace or a tenant may be behind its ideal, in the largest messages: two for each level above it."""
 
 Costs: TypeAlias = tuple[int, int]
 """Micro-tokens of messages and of bytes."""
@@ -66,114 +62,39 @@ def rival_weights(contracts: Contracts, names: Sequence[str], one: str, other: s
     return first, second
 
 
-def way_of(name: str, contract: Contract) -> Path:
-    """Return the way from the job to a namespace: its group, or its tenant where it has none, its tenant, itself."""
-    tenant = name.partition("/")[0]
-    group = next((f"group {scope.key[1]}" for scope in contract.scopes if scope.key[0] == "group"), f"tenant {tenant}")
-    return group, tenant, name
-
-
-def weights_on(way: Path, contract: Contract) -> dict[Path, int]:
-    """Return the weights of the nodes on the way to a namespace."""
-    weight = {scope.key[0]: scope.weight for scope in contract.scopes}
-    of_tenant = weight.get("tenant", 1)
-    return {way[:1]: weight.get("group", of_tenant), way[:2]: of_tenant, way: contract.weight}
-
-
-def counted_by(name: str, contract: Contract) -> object:
-    """Return all of a contract that says whose service is compared, and in what: not its rates."""
-    limits = [(scope.key, [limit is None for limit in scope.limits]) for scope in contract.enforced]
-    return limits, weights_on(way_of(name, contract), contract)
-
-
 class Fairness(Law):
-    """L3: what stays backlogged is behind its fluid ideal by a constant number of messages, a tenant as a namespace.
+    """L3: what stays backlogged is behind its fluid ideal by a constant number of messages: the auditor's own law.
 
-    It is asked where scopes limit one dimension and no time, and nobody is guaranteed anything. A scope with a limit
-    passes what it did pass, so groups that have limits are compared by `Starvation` alone. What was behind when a
-    policy changes may be behind once more.
+    Groups that have limits are compared by `Starvation` alone.
     """
 
     name = "L3"
     is_put_back = True
 
     def __init__(self) -> None:
-        self._fluid = Fluid({})
-        self._served: dict[Path, float] = {}
-        self._came: dict[Path, float] = {}
-        self._contracts: Contracts | None = None
+        self._ideal = Ideal()
         self._sizes = Sizes()
-        self._times = 1
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
-        """Give the fluid what was served, and compare."""
-        contracts = world.contracts(batch.revision)
-        before, self._contracts = self._contracts or contracts, contracts
+        """Pour what was served into the fluid, and compare."""
         self._sizes.note(batch.arrived)
-        refused = Counter(text_of(each.row.namespace) for each in batch.rejected if each.reason == "quota")
-        names = {*world.waiting, *world.waited, *refused, *(text_of(row.namespace) for row in batch.admitted)}
-        names |= {way[2] for way in self._came}
-        found = {name: contracts.of(name) for name in names if contracts.of(name).scopes}
-        limited = (
-            set()
-            if contracts.has_guarantees
-            else {
-                d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
-            }
-        )
-        is_changed = any(counted_by(name, before.of(name)) != counted_by(name, each) for name, each in found.items())
-        if is_changed or any(way[2] not in found for way in self._came):
-            self._start(times=2)
-        open_names = {name for name in found if not self._is_held(world, name, found[name])}
-        backlogged = open_names & {*world.waiting, *refused}
-        if len(limited) != 1 or not backlogged or any(each.timed for each in found.values()):
-            self._start(times=self._times if limited and not backlogged else 1)
-            return
-        dimension = limited.pop()
-        served, ways = served_in(batch), {name: way_of(name, each) for name, each in found.items()}
-        for name, way in ways.items():
-            self._served[way] = self._served.get(way, 0) + served[name][dimension]
-            waits = sum(cost_of(row, dimension) for row in world.waiting.get(name, ()))
-            waits += refused[name] * self._sizes.message(name, dimension)
-            self._came[way] = self._served[way] + (waits if name in open_names else 0)
-        self._fluid.weights = {
-            node: weight for name, way in ways.items() for node, weight in weights_on(way, found[name]).items()
-        }
-        self._fluid.serve(self._came, self._served, dict.fromkeys(self._bounded(ways, found), 0.0))
-        message = self._sizes.largest(dimension)
-        for depth, most in ((2, TENANT_BOUND), (3, NAMESPACE_BOUND)):
-            behind: dict[Path, float] = defaultdict(float)
-            for way in self._came:
-                behind[way[:depth]] += self._fluid.ideal[way] - self._served[way]
-            for node in {ways[name][:depth] for name in backlogged}:
-                if behind[node] > most * self._times * message + self._times:
-                    yield (
-                        f"{node[-1]!r} of {node[0]!r} is behind its ideal by {behind[node] / message:g} of the largest "
-                        f"messages, counted in {DIMENSIONS[dimension]}; {most * self._times} are allowed"
-                    )
-
-    @staticmethod
-    def _is_held(world: World, name: str, contract: Contract) -> bool:
-        return world.may_be_held(name) or any(scope.key[0] == "namespace" for scope in contract.enforced)
-
-    @staticmethod
-    def _bounded(ways: Mapping[str, Path], found: Mapping[str, Contract]) -> set[Path]:
-        """Return the nodes whose scope has a limit."""
-        bounded: set[Path] = set()
-        for name, way in ways.items():
-            levels = {scope.key[0] for scope in found[name].enforced}
-            bounded |= {way[:1]} if "group" in levels else set()
-            bounded |= {way[:2]} if "tenant" in levels else set()
-        return bounded
-
-    def _start(self, *, times: int) -> None:
-        """Begin anew."""
-        self._fluid, self._served, self._came, self._times = Fluid({}), {}, {}, times
+        wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for name, rows in world.waiting.items():
+            wanted[name] = [sum(cost_of(row, d) for row in rows) for d in (0, 1)]
+        for letter in batch.rejected:
+            if letter.reason == "quota":
+                name = text_of(letter.row.namespace)
+                wanted[name] = [wanted[name][d] + self._sizes.message(name, d) for d in (0, 1)]
+        held = {name for name in {*wanted, *world.waited} if world.may_be_held(name)}
+        largest = self._sizes.largest(0), self._sizes.largest(1)
+        contracts = world.contracts(batch.revision)
+        for behind in self._ideal.behind(contracts, served_in(batch), wanted, held, largest):
+            if behind.is_too_far:
+                yield str(behind)
 
     def forget(self) -> None:
         """Forget who was ahead."""
-        self._start(times=2)
-        self._contracts = None
+        self._ideal.forget()
 
 
 class Starvation(Law):

@@ -8,10 +8,10 @@ from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import RejectedRow, Row
+from tests.audit.ideal import way_of, weights_on
 from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
-from tests.life.laws_of_fairness import way_of, weights_on
 from tests.life.laws_of_sharing import place_of
 
 REJECTION: Final = "Rejection"

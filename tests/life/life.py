@@ -27,6 +27,7 @@ from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, TransactionalTable
 from tests.life import policies
 from tests.life.account import Account
+from tests.life.audited import AUDIT, Notes, findings
 from tests.life.contract import Key, text_of
 from tests.life.drawing import Drawing, Step, Traffic
 from tests.life.laws import TAKEOVER, Law, Violation, World
@@ -53,7 +54,7 @@ LAWS: Final[dict[str, Callable[[], Law]]] = {
         Guarantee, QueueRoom, Leases, Rejection, Charges, TimeShares, Unspent,
     )
 }  # fmt: skip
-LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
+LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER, AUDIT)
 SETTINGS: Final = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 LONGEST_PLANNING_MS: Final = 3_000
 """Longest time between an epoch and its batch."""
@@ -159,6 +160,10 @@ class Life:
     _moved_after: int = -1
     """The newest epoch when the job was moved to the machine that it runs on."""
 
+    _notes: Notes = field(default_factory=Notes)
+    _is_put_back: bool = False
+    """Whether the job was put back since the last batch."""
+
     _compared: int = 0
     _at_ms: int = 0
     """True time of the newest batch that was judged."""
@@ -196,6 +201,17 @@ class Life:
         """
         for step in steps:
             RULES[step.rule][2](self, **step.args)
+
+    def audit(self) -> None:
+        """Let the auditor count, when all has been played.
+
+        Raises
+        ------
+        Violation
+            If he finds a law broken.
+        """
+        if not self.birth.is_sharing:
+            self._raise(AUDIT, findings(self.world, self._first, self._notes))
 
     # --------------------------------------------------------------------------------------- what rules may do
 
@@ -312,6 +328,7 @@ class Life:
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
         self._spent = {number: spent for number, spent in self._spent.items() if number < keep}
+        self._is_put_back = True
         self._judged = self.job.checkpoint.committed
         self._compared = len(self.job.attempts)
 
@@ -398,6 +415,9 @@ class Life:
         self._drift_ms -= drift_ms
         world.passed_ms = max(0, batch.steady_ms - self._at_ms - world.unpaid_ms - drift_ms)
         self._at_ms, world.is_sharing = batch.steady_ms, is_sharing
+        is_odd = bool(self._is_put_back or self._drift_ms or drift_ms or world.unpaid_ms or world.overpaid_ms)
+        self._notes.note(world, batch, begins_anew=is_odd)
+        self._is_put_back = False
         world.account.advance(
             contracts,
             names,

@@ -1,6 +1,7 @@
 """Lives of a job, one after the other, for minutes: ``python -m tests.life.run --minutes 30 --seed 1``.
 
-The last line is JSON. The first violation ends the run and is told with its law, its life, the steps that are left of
+Every tenth life is traced too: each step of its job must be one that the model of batches (`tests.models`) allows. The
+last line is JSON. The first violation ends the run and is told with its law, its life, the steps that are left of
 it when all that is not needed has been taken out, and the command that replays it; ``--all`` goes on and counts.
 """
 
@@ -14,8 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
+import pytest
 
 from tests.life.drawing import Step
 from tests.life.laws import Violation
@@ -23,6 +26,14 @@ from tests.life.life import LAW_NAMES, Life, Script, draw_script
 from tests.life.policies import KINDS
 from tests.life.shrink import shrunk
 from tests.life.steps import RULES
+from tests.models.batches import Batches
+from tests.models.traced_batches import BatchTrace, trace_batches
+
+MODEL: Final = "Model"
+"""Each step of a job is one that the model of batches allows."""
+
+_TRACED: Final = 10
+"""One life of so many is traced: to compare the model with the files costs more than the life."""
 
 
 @dataclass(slots=True)
@@ -33,12 +44,32 @@ class Tally:
     batches: int = 0
     lives: int = 0
     by_law: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
+    """How often each action of the model of batches was taken."""
 
 
 def broken_by(
-    script: Script, steps: Sequence[Step], laws: Sequence[str], tally: Tally | None = None
+    script: Script, steps: Sequence[Step], laws: Sequence[str], tally: Tally | None = None, *, is_traced: bool = False
 ) -> tuple[Violation, int] | None:
     """Play steps, and return the violation and the position of the step in which it came."""
+    if not is_traced:
+        return _broken_by(script, steps, laws, tally)
+    with pytest.MonkeyPatch.context() as patch:
+        trace = trace_batches(patch)
+        found = _broken_by(script, steps, laws, tally)
+    if tally is not None:
+        tally.reached += trace.reached
+    return _of_the_model(found, trace)
+
+
+def _of_the_model(found: tuple[Violation, int] | None, trace: BatchTrace) -> tuple[Violation, int] | None:
+    """Return a violation under its own name: that a step is not allowed ends the job as any error does."""
+    return (Violation(MODEL, found[0].what), found[1]) if found is not None and trace.is_over else found
+
+
+def _broken_by(
+    script: Script, steps: Sequence[Step], laws: Sequence[str], tally: Tally | None
+) -> tuple[Violation, int] | None:
     life = Life(script.birth, laws)
     at = 0
     try:
@@ -46,6 +77,7 @@ def broken_by(
             life.play([step])
             if tally is not None:
                 tally.steps += 1
+        life.audit()
     except Violation as violation:
         # A life that cannot go on ends, also where that is not what is asked about.
         return (violation, at) if violation.law in laws else None
@@ -56,14 +88,20 @@ def broken_by(
 
 
 def report(
-    script: Script, found: tuple[Violation, int], laws: Sequence[str], command: str, *, is_cut: bool
+    script: Script,
+    found: tuple[Violation, int],
+    laws: Sequence[str],
+    command: str,
+    *,
+    is_cut: bool,
+    is_traced: bool = False,
 ) -> list[str]:
     """Return what is to be said of a violation."""
     violation, at = found
     steps: Sequence[Step] = script.steps[: at + 1]
     if is_cut:
-        steps = shrunk(steps, lambda some: _is_same(broken_by(script, some, laws), violation))
-    again = broken_by(script, steps, laws)
+        steps = shrunk(steps, lambda some: _is_same(broken_by(script, some, laws, is_traced=is_traced), violation))
+    again = broken_by(script, steps, laws, is_traced=is_traced)
     what = again[0] if again else violation
     exchange = " that shares its quotas" if script.birth.is_sharing else ""
     return [
@@ -92,22 +130,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if clock() - begun > 60 * options.minutes and options.life is None:
             break
         script = draw_script(options.seed, number, rules=rules, kinds=kinds, steps=options.steps)
-        found = broken_by(script, script.steps, laws, tally)
+        # Two checkpoints that write to one sink are none of the model's.
+        is_traced = number % _TRACED == 0 and all(step.rule != "clone" for step in script.steps)
+        found = broken_by(script, script.steps, laws, tally, is_traced=is_traced)
         tally.lives += 1
         if found is not None:
             tally.by_law[found[0].law] += 1
             command = f"python -m tests.life.run --seed {options.seed} --life {number} {_same(options)}"
             is_first = tally.by_law[found[0].law] <= options.tell
-            lines = report(script, found, laws, command, is_cut=is_first) if is_first or not options.all else []
+            lines = (
+                report(script, found, laws, command, is_cut=is_first, is_traced=is_traced)
+                if is_first or not options.all
+                else []
+            )
             lines.append(f"  found after {tally.steps} steps, {tally.lives} lives, {time.process_time():.1f} CPU s")
             sys.stdout.write("\n".join(lines) + "\n")
             sys.stdout.flush()
             if not options.all:
                 break
-    by_law = {law: tally.by_law[law] for law in LAW_NAMES}
+    by_law = {law: tally.by_law[law] for law in (*LAW_NAMES, MODEL)}
     violations = sum(by_law.values())
     line = {"seed": options.seed, "steps": tally.steps, "violations": violations, "by_law": by_law}
-    sys.stdout.write(json.dumps(line | {"lives": tally.lives, "batches": tally.batches}) + "\n")
+    actions = f"{len(tally.reached)} of {len(Batches.actions)}"
+    model = {"model_steps": tally.reached.total(), "model_actions": actions}
+    sys.stdout.write(json.dumps(line | {"lives": tally.lives, "batches": tally.batches} | model) + "\n")
     return min(1, violations)
 
 

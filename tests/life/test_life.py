@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, PolicyDocument, QueuePolicy, Quota
 from tests.effort import examples, thorough_after
 from tests.life.drawing import Step
-from tests.life.life import LAW_NAMES, draw_script
+from tests.life.laws import Violation
+from tests.life.life import LAW_NAMES, Birth, Life, draw_script
 from tests.life.policies import KINDS, Tempers, changed, first
-from tests.life.run import broken_by, main, report
+from tests.life.run import Tally, broken_by, main, report
 from tests.life.shrink import shrunk
+from tests.life.steps import RULES
 
 
 # A seed that is smaller is no simpler: `report` takes steps out instead.
@@ -58,6 +60,26 @@ def test_a_law_that_there_is_none_of_is_refused_and_not_found_to_hold() -> None:
         broken_by(script, script.steps, ["L2", "Nonsense"])
 
 
+def test_the_auditor_finds_a_row_that_a_table_has_lost() -> None:
+    life = Life(Birth({"version": 1}))
+    life.offer([("acme/a", 1, 3)])
+    life.trigger(1_000)
+    life.audit()
+    life.job.outside.table.rows.pop()
+    with pytest.raises(Violation, match=r"Audit: L1: Row\(id=2"):
+        life.audit()
+
+
+@pytest.mark.slow
+def test_drawn_lives_are_steps_of_the_model_of_batches() -> None:
+    tally = Tally()
+    rules = [rule for rule in RULES if rule != "clone"]
+    for number in (11, 13):
+        script = draw_script(77, number, rules=rules, steps=10)
+        assert broken_by(script, script.steps, LAW_NAMES, tally, is_traced=True) is None
+    assert tally.reached.total() > 300
+
+
 def test_a_seed_and_a_number_are_one_life() -> None:
     assert draw_script(3, 4) == draw_script(3, 4)
     assert draw_script(3, 4) != draw_script(3, 5)
@@ -81,5 +103,6 @@ def test_the_last_line_of_a_run_is_json(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == (
         '{"seed": 1, "steps": 0, "violations": 0, "by_law": {"L1": 0, "L2": 0, "L3": 0, "Pace": 0, "L4": 0, "L5": 0, '
         '"L6": 0, "L7": 0, "L8": 0, "Debt": 0, "Starvation": 0, "L9": 0, "Queue": 0, "Sharing": 0, "Rejection": 0, '
-        '"Charges": 0, "Time": 0, "Unspent": 0, "Isolation": 0, "Takeover": 0}, "lives": 0, "batches": 0}'
+        '"Charges": 0, "Time": 0, "Unspent": 0, "Isolation": 0, "Takeover": 0, "Audit": 0, "Model": 0}, "lives": 0, '
+        '"batches": 0, "model_steps": 0, "model_actions": "0 of 19"}'
     )

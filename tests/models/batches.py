@@ -87,9 +87,9 @@ class Batches(Model[State]):
         )
 
     def put_control_back(self, s: State, control: Control) -> State | None:
-        """The control directory alone is lost, or an older one is put in its place; the query has run."""
-        if s.runs or not s.spark.log:
-            return None
+        """The control directory alone is lost, or an older one is put in its place."""
+        if s.runs or (s.plans and not s.spark.log):
+            return None  # who begins anew with another control directory has another query
         gone = {each[:2] for each in s.control.reports - control.reports}
         return s._replace(control=control, restores=s.restores + 1, gone=s.gone | gone)
 

@@ -472,7 +472,9 @@ class _Batch:
         rows: dict[str, list[Row]] = {}
         for row in self.rows:
             rows.setdefault(row.namespace, []).append(row)
-        since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0
+        since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) + self.old.paid_ms
+        if not self.old.advanced_to_ms:
+            since_last_ms = 0
         return {
             name: usage_of(
                 self.flows[name], rows[name], self.decisions, self.now_ms, since_last_ms,

@@ -54,7 +54,10 @@ def reference_epoch(
         rules = rules_of(after, queued.namespace).windows
         longest_ms = max((rule.delay_ms for rule in rules if rule.delay_units > 0), default=0)
         queue.append(replace(queued, release_ms=min(queued.release_ms, now_ms + longest_ms)))
-    return replace(after_epoch, advanced_to_ms=now_ms, flows=flows, queue=queue, epoch=row.epoch)
+    passed_ms = max(0, now_ms - state.advanced_to_ms) + state.paid_ms if state.advanced_to_ms else 0
+    return replace(
+        after_epoch, advanced_to_ms=now_ms, flows=flows, queue=queue, epoch=row.epoch, paid_ms=passed_ms
+    )  # fmt: skip
 
 
 def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPolicy) -> ReferenceState:

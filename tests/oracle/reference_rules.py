@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_throttle.core.quota import (
@@ -168,6 +168,32 @@ def falls_under(name: str, pattern: str) -> bool:
     return name.startswith(first) and any(falls_under(name[at:], rest) for at in range(len(first), len(name) + 1))
 
 
+def hash_of(name: str) -> int:
+    """Return the 63 bits that decide in which part of the names one is: a polynomial of its bytes, mixed.
+
+    Examples
+    --------
+    >>> hash_of("a"), hash_of("b")
+    (2714811491967746737, 4609608581513853055)
+    """
+    found, power = 0, 1
+    for byte in name.encode():
+        power = power * 0x9E3779B97F4A7C15 % 2**64
+        found = (found + byte * power) % 2**64
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        found = (found ^ found >> 33) * factor % 2**64
+    return (found ^ found >> 33) >> 1
+
+
+def _own_limits(policy: CompiledPolicy, position: int, namespace: str) -> ScopeLimits:
+    """Return the limits of a rule for one of its names: it only observes those of a certain part."""
+    own = ScopeLimits.from_limits(policy.namespace_limits, position, Level.NAMESPACE, -1)
+    percents = policy.namespace_limits.settings.get("observe_percent")
+    if percents is None or hash_of(namespace) % 100 >= percents[position]:
+        return own
+    return replace(own, on_excess=OnExcess.OBSERVE)
+
+
 def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
     """Return the rules of `policy` that apply to `namespace`."""
     named: list[str] = policy.namespace_names.to_pylist()
@@ -203,7 +229,7 @@ def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
     shared.append(ScopeLimits.from_limits(policy.shared, 0, Level.JOB, 0))
     windows = policy.namespace_windows
     return NamespaceRules(
-        ScopeLimits.from_limits(policy.namespace_limits, position, Level.NAMESPACE, -1),
+        _own_limits(policy, position, namespace),
         (
             WindowRule.from_rules(windows, position, Dimension.MESSAGES),
             WindowRule.from_rules(windows, position, Dimension.BYTES),

@@ -83,6 +83,7 @@ class ReferenceState:
     shared_as_of_ms: int
     shared: list[ScopeMemory]
     prices: MeanPrices = field(default_factory=MeanPrices)
+    paid_ms: int = 0
 
     @classmethod
     def from_arrays(cls, state: DeciderState, policy: CompiledPolicy) -> ReferenceState:
@@ -114,7 +115,9 @@ class ReferenceState:
             limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             balance_micro = limits.meaningful(tokens(state.shared.balance_micro[scope]))
             shared.append(ScopeMemory(balance_micro, None if share is None else tokens(share[scope])))
-        return cls(state.advanced_to_ms, flows, queue, state.epoch, state.shared.as_of_ms, shared, state.prices)
+        return cls(
+            state.advanced_to_ms, flows, queue, state.epoch, state.shared.as_of_ms, shared, state.prices, state.paid_ms
+        )  # fmt: skip
 
     def to_arrays(self) -> DeciderState:
         """Return the state as a `DeciderState`, so that the oracle can run a history by itself."""
@@ -144,6 +147,7 @@ class ReferenceState:
             ),
             self.epoch,
             prices=self.prices,
+            paid_ms=self.paid_ms,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from spark_throttle.policy.model import SETTINGS, GroupPolicy, NamespacePolicy, Quota
+from spark_throttle.policy.model import SETTINGS, GroupPolicy, NamespacePolicy, NamespaceQuota
 
 
 def settings_of(part: type[BaseModel]) -> list[str]:
@@ -24,7 +24,7 @@ def values_of(key: str, numbers: tuple[int, ...]) -> tuple[Any, ...]:
     >>> values_of("fair_between", (5,)), values_of("max_message_bytes", (0, 5))
     (('tenants', 'namespaces'), (5,))
     """
-    part = next(part for part in (Quota, NamespacePolicy, GroupPolicy) if key in part.model_fields)
+    part = next(part for part in (NamespaceQuota, NamespacePolicy, GroupPolicy) if key in part.model_fields)
     schema = part.model_json_schema()["properties"][key]
     schema = schema.get("anyOf", [schema])[0]
     if schema["type"] == "boolean":

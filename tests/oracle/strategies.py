@@ -32,7 +32,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import ControlRow
 from spark_throttle.policy.compile import setting_of
-from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
+from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, ScopePolicy, TenantPolicy
 from tests.oracle.history import History, Step, pins
 from tests.oracle.setting_values import settings_of, values_of
 from tests.oracle.worlds import (
@@ -106,8 +106,8 @@ MALFORMED_ROWS = st.lists(
 def settings(part: type[ScopePolicy]) -> st.SearchStrategy[dict[str, int]]:
     """Return some of the settings of an entry and its quota, mostly none."""
     drawn = {
-        key: st.sampled_from([setting_of(key, value) for value in values_of(key, (1, 99, 100, 2**31))])
-        for key in (*settings_of(Quota), *settings_of(part))
+        key: st.sampled_from([setting_of(key, value) for value in values_of(key, (1, 50, 99, 100, 2**31))])
+        for key in (*settings_of(type(part().publish)), *settings_of(part))
     }
     return st.one_of(st.just(dict[str, int]()), st.fixed_dictionaries({}, optional=drawn))
 

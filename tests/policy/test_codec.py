@@ -14,7 +14,7 @@ from spark_throttle.core.names.visible_text import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.policy.codec import dump_policies
-from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, Quota
+from spark_throttle.policy.model import NamespacePolicy, NamespaceQuota, PolicyDocument, Quota
 from spark_throttle.store.policy_location import load_policies
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "conf" / "policies").glob("*.yaml"))
@@ -29,7 +29,7 @@ def problem_of(source: str | dict[str, object]) -> PolicyError:
 def test_empty_document_limits_nothing() -> None:
     document = load_policies("{}")
     assert document == PolicyDocument()
-    assert document.defaults.publish == Quota()
+    assert document.defaults.publish == NamespaceQuota()
     assert document.defaults.publish.messages_per_second is None
     assert document.queue.messages == 1_000_000
     assert document.queue.bytes == 256 * 2**20

@@ -73,6 +73,9 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
 }
 """What each key of a quota is tried with: what stands beside it, and a value that decides otherwise."""
 
+PART: dict[str, tuple[dict[str, Any], Any]] = {"observe_percent": (HELD, 100)}
+"""The same for those of namespaces alone."""
+
 ENTRY: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
     "fair_between": (
         {"defaults": {"resource_group": "gold"}}, {"publish": {"messages_per_second": 1, "burst_seconds": 10}},
@@ -142,7 +145,12 @@ def leaves(model: type[BaseModel]) -> Iterator[str]:
             yield name
 
 
-CASES = [(section, leaf) for section, (_, model) in SECTIONS.items() for leaf in leaves(model)]
+CASES = [
+    (section, leaf)
+    for section, (_, model) in SECTIONS.items()
+    for leaf in leaves(model)
+    if (section, leaf.rpartition(".")[2]) != ("namespaces", "observe_percent")  # one name has no part
+]
 
 
 def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, Any], Direction]:
@@ -160,8 +168,8 @@ def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, A
         return *weighted(path, direction), direction  # type: ignore[return-value]
     if key in GUARANTEES:
         return *guaranteed(path, direction, key), direction  # type: ignore[return-value]
-    if key in QUOTA:
-        beside, value = QUOTA[key]
+    if key in QUOTA or key in PART:
+        beside, value = QUOTA.get(key) or PART[key]
         return at(path, {direction: beside}), at(path, {direction: beside | {key: value}}), direction  # type: ignore[return-value]
     if key == "resource_group":
         shut = {"resource_groups": {"gold": {"publish": HELD}}}
@@ -261,6 +269,24 @@ def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     (note,) = notes_on_document(parse_document({"tenants": {"acme": {"publish": values}}}))
     said = f"tenants.acme.publish.{key} does nothing without"
     assert note == f"{said} messages_per_second, bytes_per_second or request_percentage"
+
+
+@pytest.mark.parametrize(("document", "said"), [
+    ({"tenants": {"acme": {"publish": {"observe_percent": 5}}}}, "observe_percent is for namespaces, by a glob or"),
+    ({"job": {"publish": {"observe_percent": 5}}}, "observe_percent is for namespaces, by a glob or the defaults"),
+    ({"namespaces": {"acme/x": {"publish": {"observe_percent": 5}}}}, "'acme/x' is one name, of which observe_percent"),
+    ({"defaults": {"exception": {**UNTIL_LATER, "publish": {"observe_percent": 5}}}}, "exceptions have none"),
+    ({"defaults": {"publish": {"observe_percent": 101}}}, "101 is more than 100"),
+])  # fmt: skip
+def test_part_is_of_many_names_of_one_rule(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
+        parse_document(document)
+
+
+@pytest.mark.parametrize("beside", [{}, {"messages_per_second": 1, "on_excess": "observe"}])
+def test_part_without_a_quota_that_holds_says_so(beside: dict[str, Any]) -> None:
+    (note,) = notes_on_document(parse_document({"defaults": {"publish": {**beside, "observe_percent": 5}}}))
+    assert note == "defaults.publish.observe_percent does nothing without a limit that delays or rejects"
 
 
 def test_exception_sets_every_key_of_a_quota() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from spark_throttle.sharing import delta_exchange
-from spark_throttle.sharing.delta_exchange import DeltaExchange
+from spark_throttle.sharing.delta_exchange import _ATTEMPTS, DeltaExchange, _committed_ns
 from spark_throttle.sharing.register import ShareRegister
 from tests.sharing.test_register import Publisher
 
@@ -114,6 +116,20 @@ def test_table_that_is_removed_and_made_again_is_noticed(location: str, tmp_path
     assert exchange.names() == ["b", "c"]
 
 
+@pytest.mark.parametrize("lost", [_ATTEMPTS - 1, _ATTEMPTS])
+def test_commit_that_loses_a_race_is_tried_again_and_not_for_ever(location: str, lost: int) -> None:
+    exchange, tries = DeltaExchange(location), list[DeltaTable]()
+
+    def change(table: DeltaTable) -> None:
+        tries.append(table)
+        if len(tries) <= lost:
+            raise CommitFailedError("another was first")
+
+    with pytest.raises(CommitFailedError) if lost == _ATTEMPTS else nullcontext():
+        exchange._committed(change)
+    assert len(tries) == _ATTEMPTS
+
+
 @pytest.mark.parametrize("name", ["nobody's", "a b%2F:é", "x" * 200])
 def test_any_name_is_written_read_and_removed(location: str, name: str) -> None:
     exchange = DeltaExchange(location)
@@ -206,7 +222,8 @@ def test_job_whose_clock_is_far_ahead_removes_nothing(location: str, caplog: pyt
         exchange._clean()
     assert len(log_files(location)) > 25
     assert set(files) < set(data_files(location))
-    assert "ahead of the storage's" in caplog.text
+    ahead_s = (2**62 - _committed_ns(DeltaTable(location))) // 10**9
+    assert f"{ahead_s} s ahead of the storage's" in caplog.text
 
 
 def test_properties_that_a_user_set_are_kept(location: str) -> None:

@@ -33,6 +33,7 @@ from spark_throttle.status.status import read_status
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
+from tests.oracle.reference_rules import hash_of
 from tests.oracle.worlds import make_arrivals
 
 DOCUMENT = {
@@ -44,6 +45,7 @@ DOCUMENT = {
         "acme/lo*": {"resource_group": "iron"},
         "acme/*": {},
         "shut/x": {"publish": {"messages_per_second": 0}},
+        "shut/y": {"publish": {"bytes_per_second": 200, "burst_seconds": 1, "on_excess": "reject"}},
     },
     "exempt": ["infra/*", "acme/audit"],
     "defaults": {"resource_group": "iron", "dispatch": {"messages_per_second": 7}},
@@ -298,3 +300,34 @@ def test_problem_of_the_policies_is_a_note(tmp_path: Path) -> None:
 def test_directory_without_a_job_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"there is no control directory .*; give <checkpoint>/throttle"):
         explain_job(str(tmp_path), "acme/x")
+
+
+@pytest.mark.parametrize("name", ["gold", "acme"])
+def test_name_that_a_group_has_too_says_so_to_whom_groups_are_shown(name: str) -> None:
+    store, group = MemoryStore(), {"publish": {"messages_per_second": 2}}
+    document = {"resource_groups": {"gold": group, "acme": group}, "tenants": {"acme": {"resource_group": "gold"}}}
+    PolicyService(store, clock_ms=lambda: 0).apply(parse_document(document), Author("ann"))
+    (note,) = explain_policy(store, name, "publish").notes
+    assert note.startswith("a resource group has this name, too")
+    assert explain_policy(store, name, "publish", is_wide=False).notes == ()
+    assert explain_policy(store, f"{name}/x", "publish").notes == ()
+
+
+def test_name_that_is_only_observed_says_so() -> None:
+    store = MemoryStore()
+    rule = {"publish": {"messages_per_second": 2, "observe_percent": 50}}
+    PolicyService(store, clock_ms=lambda: 0).apply(parse_document({"namespaces": {"acme/*": rule}}), Author("ann"))
+    for n in range(20):
+        found = explain_policy(store, f"acme/{n}", "publish")
+        is_observed = hash_of(f"acme/{n}") % 100 < 50
+        assert found.levels[0].on_excess == ("observe" if is_observed else "delay")
+        assert (
+            any(each.startswith("observed: the rule's quota only observes 50 %") for each in found.reasons)
+            == is_observed
+        )
+
+
+def test_rejected_namespace_says_by_which_quota(tmp_path: Path) -> None:
+    found = run_batch(tmp_path, ["shut/y"] * 7 + ["acme/x"] * 7)
+    assert "rejected by the quota of namespace shut/y in bytes" in found.notes
+    assert not [note for note in explain_job(str(tmp_path), "acme/x").notes if "rejected" in note]

@@ -31,6 +31,16 @@ def test_within_a_class_a_scope_keeps_its_place_and_else_waiting_and_offered_dec
     assert ranked([*alike, (70_000, 0, 0.0, 1, 1)], placed={0}) == [3, 0, 2, 1]
 
 
+def test_of_scopes_in_one_state_that_whose_own_quota_holds_comes_first() -> None:
+    """A group waits with each of its tenants: what holds them may be the tenant's own quota."""
+    same, zero = np.array([60_000, 60_000]), np.zeros(2, np.int64)
+    order = worst_first(
+        oldest_ms=same, rejected=zero, used_ratio=zero.astype(float), waiting=np.array([9, 5]), offered=zero,
+        held=np.array([0, 5]),
+    )  # fmt: skip
+    assert order.tolist() == [1, 0]
+
+
 def test_part_of_a_quota_is_unknown_without_a_quota_and_without_time() -> None:
     used, rates = np.array([[500, 0], [7, 7]]), rates_per_second(np.array([[1_000_000, -1], [0, 0]]))
     assert ratio_of_quota(used, rates, 1_000).tolist() == [[0.5, -1.0], [np.inf, np.inf]]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import UsageReport
@@ -43,13 +45,21 @@ def policy_of_four() -> CompiledPolicy:
     )
 
 
-def batches(policy: CompiledPolicy, seed: int, seconds: int) -> list[tuple[UsageReport, dict[str, list[int]]]]:
-    """Return the report of each second, and the waiting times of the rows of each namespace that left in it."""
+def batches(
+    policy: CompiledPolicy, seed: int, seconds: int, *, others: CompiledPolicy | None = None
+) -> list[tuple[UsageReport, dict[str, list[int]]]]:
+    """Return the report of each second, and the waiting times of the rows of each namespace that left in it.
+
+    With another policy, the two take turns: each batch brings the one that the last did not have.
+    """
     draw, found = random.Random(seed), []
     state, queues = DeciderState.initial(policy, now_ms=START_MS), defaultdict[str, deque[int]](deque)
     now_ms = START_MS
     for _ in range(seconds):
         now_ms += draw.choice([200, 1_000, 1_000, 7_000])
+        if others is not None:
+            state = carried(state, policy, others, now_ms=now_ms)
+            policy, others = others, policy
         rows = [(name, draw.choice([1, 40])) for name in SCOPES for _ in range(draw.choice([0, 0, 3, 9]))]
         for name, _ in rows:
             queues[name].append(now_ms)
@@ -107,9 +117,12 @@ def test_every_waiting_message_is_held_by_one_quota() -> None:
     assert min(held[level] for level in ("job", "tenant", "resource_group", "namespace")) > 0
 
 
-def test_what_a_quota_granted_adds_up_to_its_rate() -> None:
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_a_quota_granted_adds_up_to_its_rate(*, changes: bool) -> None:
+    """A batch that brings another policy was granted what its quotas earn since the batch before, like any other."""
     policy = policy_of_four()
-    reports = [report for report, _ in batches(policy, 5, 60)]
+    others = replace(policy, revision="another") if changes else None
+    reports = [report for report, _ in batches(policy, 5, 60, others=others)]
     seconds = (reports[-1].now_ms - reports[0].now_ms) / 1000
     granted, admitted = Counter[Scope](), Counter[Scope]()
     for report in reports:

@@ -229,3 +229,18 @@ def test_dry_runs_know_what_the_service_has_read(clocked: Clocked, monkeypatch: 
     clocked.put("acme/x", quota(60), BOB)
     monkeypatch.setattr(clocked.service.store, "scan", None)  # who reads all entries again, fails
     assert clocked.service.dry_run().put("namespace", "acme/y", quota(60), BOB).is_changed
+
+
+def test_reworded_exception_is_not_told_as_taken_back(clocked: Clocked) -> None:
+    given = until(FRIDAY_MS, quota(15))
+    clocked.put("acme/x", {**quota(5), **given})
+    clocked.put("acme/x", {**quota(5), "exception": {**given["exception"], "reason": "ticket 7"}})
+    found = exception_changes(clocked.service.store, clocked.service.history())
+    assert [(each.done, each.reason) for each in found[3]] == [("reworded", "ticket 7")]
+
+
+@pytest.mark.parametrize("reason", ["", " ", "\u200b", "\u3164 \u2800", "\u202e"])
+def test_reason_that_nobody_sees_is_none(clocked: Clocked, reason: str) -> None:
+    given = until(FRIDAY_MS, quota(15))
+    with pytest.raises(PolicyError, match="nothing that can be seen"):
+        clocked.put("acme/x", {**quota(5), "exception": {**given["exception"], "reason": reason}})

@@ -202,6 +202,9 @@ FIVE = {"publish": {"messages_per_second": 5}}
         ),
         ({}, {"job": FIVE}, []),
         ({"job": FIVE}, {"job": FIVE, "queue": {"messages": 5}}, []),
+        ({"defaults": FIVE}, {"defaults": {"publish": {**FIVE["publish"], "observe_percent": 30}}},
+         ["defaults.publish.messages_per_second is lifted for 30 % of its names (it was 5)"]),
+        ({"defaults": {"publish": {**FIVE["publish"], "observe_percent": 90}}}, {"defaults": FIVE}, []),
     ],
 )  # fmt: skip
 def test_change_says_what_it_costs(before: Values, after: Values, said: list[str]) -> None:

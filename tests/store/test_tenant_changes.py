@@ -164,6 +164,19 @@ def test_change_is_judged_on_the_revision_that_it_is_committed_on() -> None:
         service.put("namespace", "acme/x", FIVE, BOB)
 
 
+def test_tenant_lets_no_more_of_its_names_be_observed_than_was_given(service: PolicyService) -> None:
+    def observing(percent: int) -> dict[str, Any]:
+        return {"publish": {"messages_per_second": 5, "observe_percent": percent}}
+
+    service.put("namespace", "acme/*", observing(50), ANN)
+    for written in (observing(51), {"publish": {"messages_per_second": 5, "on_excess": "observe"}}):
+        with pytest.raises(NotPermittedError):
+            service.put("namespace", "acme/a*", written, BOB)
+    assert service.put("namespace", "acme/a*", observing(50), BOB).is_changed
+    assert service.put("namespace", "acme/a*", observing(20), BOB).is_changed
+    assert service.put("namespace", "acme/x", {"publish": {"messages_per_second": 5}}, BOB).is_changed
+
+
 @pytest.mark.parametrize(
     ("given", "where"),
     [

@@ -33,7 +33,7 @@ from spark_throttle.admin.api.turns import ServerRates
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.policy.model import Quota
+from spark_throttle.policy.model import NamespaceQuota, Quota
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -193,7 +193,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         parts = document.setdefault("components", {})
-        parts.setdefault("schemas", {}).update({each.__name__: each.model_json_schema() for each in (Problem, Quota)})
+        models = (Problem, Quota, NamespaceQuota)
+        parts.setdefault("schemas", {}).update({each.__name__: each.model_json_schema() for each in models})
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, calls in document["paths"].items():
             for call in calls.values():

@@ -43,7 +43,11 @@ calls = Calls("policies")
 NamedSection: TypeAlias = Literal["resource_groups", "tenants", "namespaces", "exempt"]
 SingleSection: TypeAlias = Literal["defaults", "job", "queue"]
 Values: TypeAlias = Annotated[
-    dict[str, Any], Body(description="One entry, as its section of a policy document has it; its quotas as `Quota`.")
+    dict[str, Any],
+    Body(
+        description="One entry, as its section of a policy document has it; its quotas as `Quota`, those of namespaces "
+        "and defaults as `NamespaceQuota`."
+    ),
 ]
 
 _KINDS: Final[dict[str, Kind]] = {section: kind for kind, section in SECTIONS.items()}

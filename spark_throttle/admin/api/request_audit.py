@@ -94,8 +94,8 @@ class RequestAudit:
             who=None if caller is None else caller.name, role=None if caller is None else caller.role,
             tenant=None if caller is None else caller.tenant, source=str((scope["client"] or ("unknown",))[0]),
             proxy=scope["state"].get("proxy"), action=f"{scope['method']} {scope['path']}", outcome=outcome,
-            status=status, detail=detail, why=_why(scope), revision=scope["state"].get("revision"), omitted=omitted,
-            changes=[] if made is None else changes_of(made.made),
+            status=status, detail=detail, why=_asked(scope, "why"), revision=scope["state"].get("revision"),
+            omitted=omitted, changes=[] if made is None else changes_of(made.made),
             changes_left_out=None if made is None else made.left_out or None,
         )  # fmt: skip
         await asyncio.to_thread(append_or_log, self._log, event)
@@ -110,7 +110,7 @@ class RequestAudit:
                 return
             if begun:
                 start = begun.pop()
-                detail = _detail(start["status"], message.get("body", b""), scope["state"])
+                detail = _detail(start["status"], message.get("body", b""), scope)
                 await self.record(scope, start["status"], detail)
                 await send(start)
             await send(message)
@@ -128,10 +128,16 @@ def _outcome(status: int, state: Mapping[str, object]) -> Outcome:
     return "failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
 
 
-def _detail(status: int, body: bytes, state: Mapping[str, object]) -> str:
+def _detail(status: int, body: bytes, scope: Scope) -> str:
     """Return the reason of a refusal: the one that the caller is not told, or what a problem document gives."""
+    state: Mapping[str, object] = scope["state"]
     if status < 400:
         return "dry run" if "is_dry_run" in state else ""
+    is_dry_run = _asked(scope, "dry_run").lower() not in ("", "false", "0", "no", "off")
+    return ("dry run: " if is_dry_run else "") + _reason(status, body, state)
+
+
+def _reason(status: int, body: bytes, state: Mapping[str, object]) -> str:
     if "reason" in state and status != HTTPStatus.TOO_MANY_REQUESTS:
         return str(state["reason"])
     try:
@@ -141,6 +147,6 @@ def _detail(status: int, body: bytes, state: Mapping[str, object]) -> str:
         return HTTPStatus(status).phrase
 
 
-def _why(scope: Scope) -> str:
+def _asked(scope: Scope, name: str) -> str:
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), errors="replace")
-    return (query.get("why") or [""])[0]
+    return (query.get(name) or [""])[0]

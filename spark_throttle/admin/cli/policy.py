@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,7 +16,7 @@ from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, 
 from spark_throttle.admin.cli.planned import as_diff, show_plan
 from spark_throttle.admin.cli.streams import read_stdin
 from spark_throttle.admin.refusals import Exit
-from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
+from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError, UnconfirmedError
 from spark_throttle.remedies import Remedy
 
 if TYPE_CHECKING:
@@ -174,7 +176,10 @@ def rollback(
         int | None, typer.Option(metavar="REVISION", help="Roll back only if the store is at this revision.")
     ] = None,
 ) -> None:
-    """Restore the policies of a revision; the history keeps the changes since then."""
+    """Restore the policies of a revision; the history keeps the changes since then.
+
+    It shows what changes, and asks first. Without a terminal, nobody can be asked: give --yes.
+    """
     service = options.service()
     if options.is_dry:
         from spark_throttle.admin.shown_policies import namespace_names
@@ -182,8 +187,36 @@ def rollback(
         planned = service.planned_rollback(revision)
         _show_planned(planned, lambda: namespace_names(service.store, revision), expected, options.output)
         return
-    made = service.rollback(revision, options.author(why=f"back to revision {revision}"), expected=expected)
+    author = options.author(why=f"back to revision {revision}")
+    if not options.yes:
+        planned = service.planned_rollback(revision)
+        if planned.changes:
+            _ask(service, planned, revision, expected, options.output)
+        author = replace(author, is_confirmed=True)
+        expected = planned.revision if expected is None else expected
+    made = service.rollback(revision, author, expected=expected)
+    if options.yes and options.output is Form.TEXT and made.is_changed:
+        from spark_throttle.admin.shown_policies import planned_of
+
+        Output(options.output).show(made, lambda: as_diff(planned_of(made).differences))
     options.show(made, f"rolled back to revision {revision}")
+
+
+def _ask(service: PolicyService, planned: PlannedChange, revision: int, expected: int | None, form: Form) -> None:
+    """Show what a rollback changes, and ask whether to make it."""
+    from spark_throttle.admin.shown_policies import namespace_names
+
+    if not sys.stdin.isatty():
+        if planned.losses:
+            raise UnconfirmedError(str(loss) for loss in planned.losses)
+        raise ConfigurationError(
+            "a rollback asks first, and without a terminal it cannot: give --yes, or --dry-run to see"
+        )
+    if form is Form.TEXT:
+        _show_planned(planned, lambda: namespace_names(service.store, revision), expected, form)
+    typer.confirm(
+        f"Roll back {some(planned.changes, 'entry', 'entries')} to revision {revision}?", abort=True, err=True
+    )
 
 
 def _document_of(file: str) -> PolicyDocument:

@@ -61,8 +61,9 @@ def _ranked(scopes: Sequence[ScopeStatus], elapsed_ms: int) -> list[int]:
     waiting, rejected, offered = rows[:, : len(names)].T
     oldest_ms = np.array([-1 if scope.oldest_waiting_ms is None else scope.oldest_waiting_ms for scope in scopes], int)
     order: list[int] = worst_first(
-        oldest_ms=oldest_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered
-    ).tolist()
+        oldest_ms=oldest_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered,
+        held=np.array([scope.held_messages for scope in scopes], np.int64),
+    ).tolist()  # fmt: skip
     return order
 
 

@@ -29,7 +29,7 @@ const sharedQuotas = new SharedQuotas();
 const exceptions = new Exceptions();
 const history = new History({ onChanged: refresh, onProblem });
 const jobs = new Jobs({ onChosen: (job) => choose({ job, open: [] }) });
-const scopes = new Scopes({ onChanged: refresh, onProblem });
+const scopes = new Scopes({ onChanged: refresh, onProblem, revisionAt: (ms) => history.revisionAt(ms) });
 const lists = ["resource_groups", "tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
 $("entries").replaceChildren(...lists.map((list) => list.root));
 let caller = null;
@@ -60,7 +60,7 @@ async function begin() {
   try {
     const [asked, description] = await patiently(() => Promise.all(["/admin/v2/caller", "/openapi.json"].map((path) => call(path))));
     caller = asked.value;
-    learn(description.value.components.schemas.Quota);
+    learn(description.value.components.schemas);
   } catch (error) {
     if (!session.token) return;
     if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }

@@ -27,6 +27,7 @@ export class RateChart {
     this.plot = null;
     this.made = "";
     this.changes = [];
+    this.names = [];
     new ResizeObserver(() => this.resize()).observe(place);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.made = ""; });
   }
@@ -35,12 +36,15 @@ export class RateChart {
     if (this.plot && this.place.clientWidth) this.plot.setSize({ width: this.place.clientWidth, height: HEIGHT });
   }
 
-  // Show a series of the API, of a `range` in seconds.
-  show(series, dimension, range) {
+  // Show a series of the API, of a `range` in seconds. `revisionAt` tells which revision the store had at a time.
+  show(series, dimension, range, revisionAt) {
     this.changes = series.changes_ms.map((ms) => ms / 1000);
+    // Where an exception ends, other policies begin without another revision.
+    const revisions = series.changes_ms.map(revisionAt);
+    this.names = revisions.map((each, n) => (each === null || each === revisions[n - 1] ? "policy" : `revision ${each}`));
     const last = series.admitted.length - 1;
     const said = (name) => quantity(series[name][last], dimension);
-    const changed = this.changes.length ? `; policies changed at ${this.changes.map(clock).join(", ")}` : "";
+    const changed = this.changes.length ? `; policies changed at ${this.changes.map((at, n) => `${clock(at)} (${this.names[n]})`).join(", ")}` : "";
     this.place.setAttribute("aria-label", last < 0 ? `${this.label}: no batch in this range`
       : `${this.label}: in the last batch ${said("offered")} per second offered, `
         + `${said("admitted")} admitted, quota ${said("quota")}, ${said("waiting")} waiting${changed}`);
@@ -96,7 +100,7 @@ export class RateChart {
     }, data, this.place);
   }
 
-  // Draw a line where other policies begin, with a word above it.
+  // Draw a line where other policies begin, with words above it; where there is no room for all, the newest are told.
   mark(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -104,14 +108,19 @@ export class RateChart {
     ctx.lineWidth = devicePixelRatio;
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textAlign = "center";
-    for (const change of this.changes) {
+    ctx.textBaseline = "bottom";
+    let free = Infinity;
+    for (const [n, change] of [...this.changes.entries()].reverse()) {
       const x = Math.round(plot.valToPos(change, "x", true));
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillText("policy", x, bbox.top - 3 * devicePixelRatio);
+      const half = ctx.measureText(`${this.names[n]} `).width / 2;
+      if (x + half > free) continue;
+      ctx.fillText(this.names[n], x, bbox.top - devicePixelRatio);
+      free = x - half;
     }
     ctx.restore();
   }

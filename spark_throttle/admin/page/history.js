@@ -29,6 +29,9 @@ export class History {
     this.show();
   }
 
+  // The newest revision at a time, which a batch that was planned then has; null if it is older than what is shown.
+  revisionAt(ms) { return this.entries.find((entry) => entry.at_ms <= ms)?.revision ?? null; }
+
   async showOlder() {
     this.older.disabled = true;
     try {

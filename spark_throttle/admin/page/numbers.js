@@ -38,6 +38,10 @@ export function duration(ms) {
 const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 export const scaleText = (value, dimension) => (dimension === "bytes" ? size(value) : brief.format(value));
 
+// A rate of a namespace in messages or bytes, as the API names it.
+export const rateOf = (namespace, what, dimension) =>
+  quantity(namespace[dimension === "bytes" ? `${what}_bytes_per_second` : `${what}_per_second`], dimension);
+
 export const quantity = (value, dimension) => (dimension === "bytes" ? size(value) : count(value));
 
 // A number of things with their name: 1 namespace, 2 namespaces.

@@ -4,14 +4,15 @@ import { exactSize, size, some, typedNumber, typedSize } from "./numbers.js";
 
 export const DIRECTIONS = ["publish", "dispatch"];
 
-// The fields of a quota, from the API's own description of it.
+// The fields of a quota, from the API's own description of it. Some are only of entries for many namespaces.
 export let FIELDS = [];
 
-export function learn({ properties }) {
-  FIELDS = Object.entries(properties).map(([key, said]) => {
+export function learn({ Quota, NamespaceQuota }) {
+  FIELDS = Object.entries(NamespaceQuota.properties).map(([key, said]) => {
     const choices = said.type === "boolean" ? [false, true] : said.enum;
     return {
-      key, choices, preset: said.default, isRate: said.minimum === 0 && !key.startsWith("guaranteed_"),
+      key, choices, preset: said.default, isOfMany: !(key in Quota.properties),
+      isRate: said.minimum === 0 && said.default === null && !key.startsWith("guaranteed_"),
       title: key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " "),
       text: said.description.replaceAll("`", "").replaceAll("\n", " "),
       show: key.includes("bytes") ? exactSize : String,
@@ -36,12 +37,14 @@ const TOLD = {
   messages_per_second: (rate) => `${some(rate, "message")}/s`, bytes_per_second: (rate) => `${size(rate)}/s`,
   request_percentage: (percent) => `${percent} % of a core`, burst_seconds: (seconds) => `burst ${seconds} s`,
   max_message_bytes: (bytes) => `largest message ${size(bytes)}`, on_excess: String,
+  observe_percent: (percent) => `${percent} % of the names only observed`,
 };
 
 // One direction of a policy in words; empty where it sets no limit. What fills a bucket is told with its defaults.
 export function quotaText(quota = {}) {
   const hasRate = FIELDS.some(({ key, isRate }) => isRate && quota[key] !== undefined);
-  const all = Object.fromEntries(FIELDS.map(({ key, preset }) => [key, quota[key] ?? (hasRate ? preset : null)]));
+  const all = Object.fromEntries(FIELDS.map(({ key, preset, isOfMany }) =>
+    [key, quota[key] ?? (hasRate && !isOfMany ? preset : null)]));
   const parts = Object.entries(all).filter(([, value]) => value !== null)
     .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${each}`))(value));
   return parts.join(", ") + (delaysAll(quota) ? ` (0 admits nothing: ${WAITS})` : "");

@@ -67,7 +67,8 @@ export class PolicyForm {
       const isDelayed = delaysAll(Object.fromEntries(FIELDS.map(({ key }) => [key, typed(key)])));
       hint.textContent = isDelayed ? DELAYS_ALL : "";
     };
-    const fields = FIELDS.map(({ key, title, text, choices, preset, show }) => {
+    const isOfMany = this.section === "defaults" || (this.section === "namespaces" && (!this.entry.name || this.entry.name.includes("*")));
+    const fields = FIELDS.filter((field) => isOfMany || !field.isOfMany).map(({ key, title, text, choices, preset, show }) => {
       const path = `${direction}.${key}`;
       const named = { name: path, "aria-description": text };
       this.inputs[path] = choices

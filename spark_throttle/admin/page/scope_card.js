@@ -6,19 +6,19 @@ import { call, segment } from "./client.js";
 import { Rows, element, partMeter, setText } from "./elements.js";
 import { fairnessText } from "./fairness.js";
 import { FollowedChange } from "./followed_change.js";
-import { count, duration, percent, quantity, some } from "./numbers.js";
+import { count, duration, percent, quantity, rateOf, some } from "./numbers.js";
 import { DIRECTIONS, exceptionText, quotaText } from "./policy_fields.js";
 import { PolicyForm, entryOf } from "./policy_form.js";
 
-const MEMBERS = ["Namespace", "Weight", "Messages offered/s", "Messages admitted/s", "Backlog", "Share by weight"];
+const MEMBERS = ["Namespace", "Weight", "Offered/s", "Admitted/s", "Backlog", "Share by weight"];
 const MOST_MEMBERS = 30;
 const SECTIONS = { resource_group: "resource_groups", tenant: "tenants" };
 const LIVE_SECONDS = 900;
 const OLD_EVERY_MS = 30e3;
 
 export class ScopeCard {
-  constructor(level, name, { isAdmin, onChanged }) {
-    Object.assign(this, { level, name, isAdmin, section: SECTIONS[level], onChanged, readAt: 0, shown: "" });
+  constructor(level, name, { isAdmin, onChanged, revisionAt }) {
+    Object.assign(this, { level, name, isAdmin, revisionAt, section: SECTIONS[level], onChanged, readAt: 0, shown: "" });
     this.figures = element("dl", { class: "figures" });
     this.chartPlace = element("div", { class: "chart" });
     this.chart = new RateChart(this.chartPlace, `Rates of ${name}`);
@@ -76,7 +76,7 @@ export class ScopeCard {
       const query = new URLSearchParams({ level: this.level, scope: this.name, dimension, seconds: range });
       const { value } = await call(`${where}/series?${query}`);
       [this.readAt, this.shown] = [Date.now(), wanted];
-      this.chart.show(value, dimension, Number(range));
+      this.chart.show(value, dimension, Number(range), this.revisionAt);
       this.saySince(job, value, Number(range));
     }
     if (this.details.open) {
@@ -115,8 +115,8 @@ export class ScopeCard {
     this.fairness.textContent = this.level === "tenant" ? `${some(page.active, "active namespace")}, ${count(page.backlogged)} of them with a backlog.` : fairnessText(page);
     const most = Math.max(...page.namespaces.map((namespace) => namespace.service || 0), 1e-9);
     this.rows.show(page.namespaces, "namespace", (namespace) => [
-      ["number", count(namespace.weight)], ["number", count(namespace.offered_per_second)],
-      ["number", count(namespace.admitted_per_second)],
+      ["number", count(namespace.weight)],
+      ...["offered", "admitted"].map((what) => ["number", rateOf(namespace, what, dimension)]),
       ["number", quantity(namespace[`waiting_${dimension}`], dimension)],
       ["", namespace.service === null ? "–" : partMeter(namespace.service, "share by weight",
         { most, text: `${(namespace.service * 100).toFixed(2)} %` })],

@@ -15,8 +15,8 @@ const NONE = {
 };
 
 export class Scopes {
-  constructor({ onChanged, onProblem }) {
-    Object.assign(this, { onChanged, onProblem, isAdmin: false, isTenant: false, most: PAGE, cards: new Map() });
+  constructor({ onChanged, onProblem, revisionAt }) {
+    Object.assign(this, { onChanged, onProblem, revisionAt, isAdmin: false, isTenant: false, most: PAGE, cards: new Map() });
     const at = (id) => document.getElementById(id);
     [this.about, this.table, this.more, this.search, this.throttled] = ["scopes-about", "scopes", "more-scopes",
       "scope-search", "scopes-throttled"].map(at);
@@ -79,7 +79,7 @@ export class Scopes {
     const opened = page.scopes.filter(({ scope }) => open.includes(scope));
     for (const name of this.cards.keys()) if (!opened.some(({ scope }) => scope === name)) this.cards.delete(name);
     const fresh = opened.filter(({ scope }) => !this.cards.has(scope)).map(({ scope }) => {
-      const card = new ScopeCard(level, scope, { isAdmin: this.isAdmin, onChanged: this.onChanged });
+      const card = new ScopeCard(level, scope, { isAdmin: this.isAdmin, onChanged: this.onChanged, revisionAt: this.revisionAt });
       this.cards.set(scope, card);
       return card.read();
     });
@@ -128,6 +128,6 @@ function stateOf(job, scope) {
   if (!job.listening) return ["warn", job.state];
   if (destination?.is_unavailable) return ["warn", "destination unavailable"];
   if (scope.rejected_messages) return ["warn", "rejecting"];
-  if (scope.waiting_messages) return ["warn", "delaying"];
+  if (scope.waiting_messages) return ["warn", scope.held_messages ? "delaying" : "delayed by another quota"];
   return scope.offered_messages ? ["good", "within quota"] : ["quiet", "no traffic"];
 }

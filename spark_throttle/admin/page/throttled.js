@@ -2,7 +2,7 @@
 
 import { call, segment } from "./client.js";
 import { Rows, element, long, nameOf, row, visible } from "./elements.js";
-import { count, duration, quantity, size } from "./numbers.js";
+import { count, duration, quantity, rateOf, size } from "./numbers.js";
 
 const MOST = 50;
 
@@ -37,8 +37,7 @@ export class ThrottledTable {
     this.table.hidden = shown === 0;
     this.rows.show(page.namespaces, "namespace", (namespace) => [
       ["", namespace.resource_group === null ? "–" : long(namespace.resource_group)],
-      ["number", count(namespace.offered_per_second)], ["number", count(namespace.admitted_per_second)],
-      ["number", count(namespace.rejected_per_second)],
+      ...["offered", "admitted", "rejected"].map((what) => ["number", rateOf(namespace, what, dimension)]),
       ["number", quantity(namespace[`waiting_${dimension}`], dimension)],
       ["number", duration(namespace.oldest_waiting_ms)], ["text", heldBy(namespace)],
     ]);
@@ -47,10 +46,10 @@ export class ThrottledTable {
 
 function heldBy(namespace) {
   const held = namespace.held_by;
-  if (!held) return namespace.waiting_messages ? "a throttling rule or the queue's bounds" : "rejected: the dead letters say why";
+  if (!held) return namespace.waiting_messages ? "a throttling rule or the queue's bounds" : "rejected by no quota: the dead letters say why";
   const level = { namespace: "its own quota", job: "the job's quota" }[held.level] ?? nameOf(held);
   const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
-  return `${level} (${held.dimension}, ${used})`;
+  return `${namespace.waiting_messages ? "" : "rejected by "}${level} (${held.dimension}, ${used})`;
 }
 
 const exceptionText = ({ path, until_ms: untilMs, reason }) =>

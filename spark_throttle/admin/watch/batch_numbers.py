@@ -196,6 +196,7 @@ class Totals:
                 waiting=rows[:, AT["waiting_messages"]],
                 offered=rows[:, AT["offered_messages"]],
                 has_place=np.array([key in placed for key in keys], np.bool_),
+                held=np.array([numbers.waits.get(key, {}).get("held_messages") or 0 for key in keys], np.int64),
             )
             ranked[level] = tuple(keys[at] for at in order.tolist())
             is_held = (rows[:, [AT["waiting_messages"], AT["rejected_messages"]]] > 0).any(axis=1)

@@ -57,8 +57,10 @@ class NamespaceNumbers:
     """This and the other rates are `None` after the first batch that was seen: it is not known how long that took."""
 
     admitted_per_second: float | None
-    admitted_bytes_per_second: float | None
     rejected_per_second: float | None
+    offered_bytes_per_second: float | None
+    admitted_bytes_per_second: float | None
+    rejected_bytes_per_second: float | None
     waiting_messages: int
     waiting_bytes: int
     delayed_ms: float | None
@@ -117,7 +119,7 @@ def namespaces_of(
         is_here &= (found.group == position) & (position >= 0)
     if tenant is not None:
         is_here &= np.array([name.partition("/")[0] == tenant for name in labels.to_pylist()], dtype=bool)
-    is_held = (window.waiting[:, 0] > 0) | (window.counts[:, AT["rejected_messages"]] > 0)
+    is_held = (window.waiting[:, 0] > 0) | (window.rejected > 0)  # as its group is throttled: by the newest batch
     listed = np.flatnonzero(is_here & is_held if is_throttled else is_here)
     seconds = max(window.elapsed_ms, 1) / 1000
     group_rate = _group_rates(policy, found.group)
@@ -148,8 +150,10 @@ def namespaces_of(
                 weight=int(weight[at]),
                 offered_per_second=_rate(counts["offered_messages"], window),
                 admitted_per_second=_rate(admitted, window),
-                admitted_bytes_per_second=_rate(counts["admitted_bytes"], window),
                 rejected_per_second=_rate(counts["rejected_messages"], window),
+                offered_bytes_per_second=_rate(counts["offered_bytes"], window),
+                admitted_bytes_per_second=_rate(counts["admitted_bytes"], window),
+                rejected_bytes_per_second=_rate(counts["rejected_bytes"], window),
                 waiting_messages=int(window.waiting[at, 0]),
                 waiting_bytes=int(window.waiting[at, 1]),
                 delayed_ms=counts["delayed_ms"] / admitted if admitted else None,

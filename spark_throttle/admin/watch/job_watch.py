@@ -36,6 +36,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.status import Observation, read_observation
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import TimeStatus, time_status_of
+from spark_throttle.status.usage_table import AT
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,10 @@ class Window:
     """How long the oldest waiting row of each had waited when the newest batch began, -1 where none waits."""
 
     held_by: Int64s
-    """Shape (n, 2): as in `UsageReport`, of the newest batch in which each was active."""
+    """Shape (n, 2): as in `UsageReport`, of the newest batch in which a quota stopped rows of each."""
+
+    rejected: Int64s
+    """The messages of each that the newest batch rejected."""
 
 
 @dataclass(slots=True)
@@ -374,8 +378,12 @@ class _Job:
         elapsed_ms = sum(kept.elapsed_ms for kept in measured)
         oldest_ms, held_by = np.full(len(names), -1), np.full((len(names), 2), -1)
         oldest_ms[index[len(index) - len(newest.names) :]] = newest.oldest_ms
-        held_by[index] = np.concatenate([kept.held_by for kept in measured])  # of those of one name the last stays
-        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, oldest_ms, held_by)
+        stops = np.concatenate([kept.held_by for kept in measured])
+        is_stop = stops[:, 0] >= 0
+        held_by[index[is_stop]] = stops[is_stop]  # of those of one name the last stays
+        rejected = np.zeros(len(names), np.int64)
+        rejected[index[len(index) - len(newest.names) :]] = newest.counts[:, AT["rejected_messages"]]
+        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, oldest_ms, held_by, rejected)
 
 
 def _sum(some: Int64s, more: Int64s) -> Int64s:

@@ -60,7 +60,13 @@ class ScopeHistory:
 
 
 def seen_history(batches: Sequence[BatchNumbers], key: Key, dimension: Counted) -> ScopeHistory:
-    """Return a scope over some batches that the server saw, a point for each."""
+    """Return a scope over some batches that the server saw, a point for each.
+
+    Where a clock was put back, those before have times that come again: they are left out.
+    """
+    batches = list(batches)
+    begins = [at for at, (one, later) in enumerate(pairwise(batches), 1) if later.now_ms <= one.now_ms]
+    batches = batches[begins[-1] if begins else 0 :]
     counts = np.array([kept.shared[key] if key in kept.shared else 0 * kept.shared["job", "job"] for kept in batches])
     elapsed_ms = np.array([kept.elapsed_ms for kept in batches], np.float64)
 
@@ -159,8 +165,7 @@ def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
     return " ".join((
         f"SELECT ({until_ms * 1000} - arrow_cast(batch_time, 'Int64')) / {step_us} AS step,",
         f"max(arrow_cast(batch_time, 'Int64')) / 1000 AS time_ms, {sums},",
-        f"max(waiting_{dimension}) {of_scope} AS waiting, count(*) {of_scope} AS batches,",
-        f"count(CASE WHEN granted_{dimension} > 0 THEN 1 END) {of_scope} AS granting,",
+        f"max(waiting_{dimension}) {of_scope} AS waiting,",
         "min(revision) AS first, max(revision) AS last",
         f"FROM usage WHERE {_between(since_ms * 1000 - step_us, until_ms * 1000)}",
         f"AND (level = 'job' OR (level = {level} AND scope = {scope})) GROUP BY step ORDER BY step DESC",
@@ -203,16 +208,12 @@ def _summed(steps: pa.Table) -> ScopeHistory:
     first, last = steps["first"].to_pylist(), steps["last"].to_pylist()
     is_changed = np.array([len({last[at - 1], first[at], last[at]}) > 1 for at in range(1, len(steps))], np.bool_)
     waiting = pc.fill_null(steps["waiting"].cast(pa.float64()), 0.0).to_numpy()[1:]
-    # The batch that brings other policies says that it was granted nothing: the others of its step tell the quota.
-    batches, granting = (steps[name].to_numpy()[1:] for name in ("batches", "granting"))
-    quota = rates("granted") * batches / np.where(granting > 0, granting, batches)
-    quota[is_changed & (granting == 0)] = np.nan
     return ScopeHistory(
         time_ms=np.insert(time_ms[1:], gaps, time_ms[gaps] + 1).tolist(),
         offered=with_gaps(rates("offered")),
         admitted=with_gaps(rates("admitted")),
         rejected=with_gaps(rates("rejected")),
-        quota=with_gaps(quota),
+        quota=with_gaps(rates("granted")),
         waiting=with_gaps(waiting),
         changes_ms=time_ms[1:][is_changed].tolist(),
     )

@@ -102,7 +102,7 @@ def plan_admission(
     """
     memory = MatchMemory() if memory is None else memory
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
-    elapsed_ms = max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
+    elapsed_ms = state.paid_ms + max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
     shared = state.shared.refilled(policy, now_ms=now_ms)
     batch = MicroBatch(state.queue, entered, shared, policy, state.epoch, now_ms, elapsed_ms, state.unavailable)
     decisions = DecisionDraft(len(state.queue) + len(arrivals))

@@ -125,7 +125,7 @@ def enter(
     is_numbered = not len(state.flows) and not len(read.unusable)
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1).take(read.name.astype(np.int64))
     return BatchFlows(
-        known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
+        known, at, flows, matches, matches.own_limits(policy), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
         _prices(flows, state, len(arrivals)) if policy.has_time else None,
     )  # fmt: skip

@@ -347,7 +347,14 @@ class Contest:
 
 
 def _times(tokens: Int64s, to: Int64s, of: Int64s) -> Int64s:
-    """Return ``tokens * to / of``, rounded down; at most `_MOST_GIVEN_OUT`."""
+    """Return ``tokens * to / of``, rounded down; at most `_MOST_GIVEN_OUT`.
+
+    Examples
+    --------
+    >>> tokens, to, of = np.array([7, 1 << 60]), np.array([10, 1 << 20]), np.array([4, 1])
+    >>> _times(tokens, to, of).tolist() == [17, _MOST_GIVEN_OUT]
+    True
+    """
     whole, rest = np.divmod(tokens, of)
     return np.minimum(np.minimum(whole, _MOST_GIVEN_OUT // to) * to + rest * to // of, _MOST_GIVEN_OUT)
 

@@ -47,13 +47,15 @@ def oversized(
     observed
         Whether to ask the scopes that observe, rather than those that enforce.
     """
-    own = _bounds(policy.namespace_limits, observed=observed)
+    own = None
+    if "max_message_bytes" in policy.namespace_limits.settings:
+        own = _bounds(matches.own_limits(policy), observed=observed)
     shared = _bounds(policy.shared, observed=observed)
     if own is None and shared is None:
         return OversizedRows.none()
     bounds = np.full((len(matches.rule) + 1, 4), MAX_SIZE_BYTES)
     if own is not None:
-        bounds[:-1, 0] = own[matches.rule]
+        bounds[:-1, 0] = own
     if shared is not None:
         bounds[:-1, 1:] = np.append(shared, MAX_SIZE_BYTES)[matches.shared_scope]
     # Of equal bounds, the first: the columns are ordered by `Level`, the narrowest first.

@@ -6,6 +6,9 @@ the default. Its group is the one that this rule or its tenant names: a name or 
 and the tenant over the default. So a namespace is in one group, and counts in it once, however it came to be there. An
 exempt namespace passes no scope at all. All names are resolved at once; there is no call per namespace.
 
+A rule for many names may only observe a part of them (`observe_percent`). Which ones a hash of the name alone decides,
+so they are the same in every job and whatever other names there are, and a smaller part has no other names.
+
 To resolve a name costs a hash and a split, which is more than anything else that a batch does for a namespace without
 rows. The names that are remembered after one batch are those that are known before the next. So the process keeps
 their matches, and finds them again by content: equal names under the same policy have equal matches. No decision
@@ -14,15 +17,15 @@ depends on this memory, which is empty when a process starts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import by_row, name_hash
 from spark_throttle.core.names.globs import first_match
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, Limits, OnExcess
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +44,16 @@ class Matches:
     shared_scope: Int64s
     """Shape (n, 3): the shared scopes of the tenant, the resource group and the job, -1 where there is none."""
 
+    is_observed: Bools
+    """Whether the rule's quota only observes the namespace, although it holds others back."""
+
+    def own_limits(self, policy: CompiledPolicy) -> Limits:
+        """Return the limits of the namespaces by themselves."""
+        limits = policy.namespace_limits.take(self.rule)
+        if not self.is_observed.any():
+            return limits
+        return replace(limits, on_excess=np.where(self.is_observed, OnExcess.OBSERVE, limits.on_excess))
+
     @property
     def group_scope(self) -> Int64s:
         """The shared scope of the namespace's resource group, -1 where it has none."""
@@ -51,6 +64,9 @@ class Matches:
         """Whether no quota applies to the namespace; every other namespace passes the job."""
         return self.shared_scope[:, -1] < 0
 
+
+_HASHED_AT_ONCE = 1 << 16
+"""To hash a name takes some 24 times the memory of its bytes."""
 
 SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 """The levels of the columns of `Matches.shared_scope`."""
@@ -142,7 +158,20 @@ def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
         rule = np.where(is_exempt, policy.exempt_rule, rule)
         tenant, group, job = (np.where(is_exempt, -1, each) for each in (tenant, group, job))
     shared_scope = np.stack([*scopes_of(tenant, group, policy), job], axis=1)
-    return Matches(rule, tenant, group, shared_scope)
+    return Matches(rule, tenant, group, shared_scope, _observed(names, rule, policy))
+
+
+def _observed(names: pa.StringArray, rule: Int64s, policy: CompiledPolicy) -> Bools:
+    """Return which names are in the part of those of their rule that it only observes."""
+    found = np.zeros(len(names), dtype=np.bool_)
+    percent = policy.namespace_limits.settings.get("observe_percent")
+    if percent is None:
+        return found
+    asked = np.flatnonzero(percent[rule] > 0)
+    for first in range(0, len(asked), _HASHED_AT_ONCE):
+        at = asked[first : first + _HASHED_AT_ONCE]
+        found[at] = name_hash(names.take(pa.array(at))) % 100 < percent[rule[at]]
+    return found
 
 
 def weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:

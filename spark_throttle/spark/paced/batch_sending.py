@@ -98,7 +98,7 @@ def row_costs(
     [13333, 40000]
     """
     matches = match(names, policy)
-    own = policy.namespace_limits.take(matches.rule)
+    own = matches.own_limits(policy)
     own_rates = np.where((own.on_excess == OnExcess.OBSERVE)[:, None], -1, own.rate_micro_per_ms)
     shared_rates = policy.shared.rate_micro_per_ms
     if share_micro_per_ms is not None:

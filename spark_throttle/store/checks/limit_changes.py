@@ -28,6 +28,7 @@ from spark_throttle.policy.model import (
     RATES,
     Direction,
     NamespacePolicy,
+    NamespaceQuota,
     Quota,
     ScopePolicy,
 )
@@ -48,6 +49,7 @@ _STRINGS: Final[dict[Direction, tuple[str, ...]]] = {
     "publish": ("write_throttling", "write_throttling_by_size"), "dispatch": ("read_throttling",),
 }  # fmt: skip
 _STRING_KEYS: Final = tuple(key for keys in _STRINGS.values() for key in keys)
+_ALL: Final = 100
 _ACTIONS: Final = ("reject", "delay", "observe")
 """From the tightest to the loosest: what waits takes room from others and is admitted later."""
 
@@ -63,6 +65,9 @@ class Limit:
 
     wait_ms: int = 0
     """How long a throttling string makes them wait."""
+
+    observed_percent: int = 0
+    """Of how many percent of its names it holds nothing back."""
 
     @property
     def is_shut(self) -> bool:
@@ -103,10 +108,11 @@ def limits_of(policy: ScopePolicy, *, is_observed_counted: bool = False) -> Limi
     found: dict[str, Limit] = {}
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
-        if quota.on_excess != "observe" or is_observed_counted:
+        percent = observed_percent_of(quota)
+        if percent < _ALL or is_observed_counted:
             values = ((key, getattr(quota, key)) for key in LIMITS)
             found |= {
-                f"{direction}.{key}": Limit(most, _said(most), quota.on_excess)
+                f"{direction}.{key}": Limit(most, _said(most), quota.on_excess, observed_percent=percent)
                 for key, most in values
                 if most is not None
             }
@@ -121,6 +127,13 @@ def limits_of(policy: ScopePolicy, *, is_observed_counted: bool = False) -> Limi
                 text = f"{rule.reject_units}*reject*{rule.reject_ms}"
                 found[f"{key}.reject"] = Limit(rule.reject_units, text, "reject")
     return found
+
+
+def observed_percent_of(quota: Quota) -> int:
+    """Return of how many percent of its names a quota only observes."""
+    if quota.on_excess == "observe":
+        return _ALL
+    return quota.observe_percent if isinstance(quota, NamespaceQuota) else 0
 
 
 # --------------------------------------------------------------------------------------------------- what is looser
@@ -146,8 +159,9 @@ def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequen
     """Yield the parts in which a rule allows more than another for names that pass some shared scopes.
 
     A rule is looser if it has a limit that is larger or missing, a larger guarantee, a burst of more tokens, a larger
-    weight, `observe` in place of `delay` or `delay` in place of `reject`, or a throttling string that acts later or
-    delays for less time; and if it delays where a scope rejects, and does not say the same as the other one.
+    weight, `observe` in place of `delay` or `delay` in place of `reject`, a larger part of names that it only observes,
+    or a throttling string that acts later or delays for less time; and if it delays where a scope rejects, and does not
+    say the same as the other one.
 
     Examples
     --------
@@ -197,6 +211,9 @@ def _looser_of_quota(quota: Quota, other: Quota) -> Iterator[tuple[str, str, str
     has_limit = any(getattr(other, key) is not None for key in LIMITS)
     if has_limit and _ACTIONS.index(quota.on_excess) > _ACTIONS.index(other.on_excess):
         yield "on_excess", quota.on_excess, other.on_excess
+    percent, most = observed_percent_of(quota), observed_percent_of(other)
+    if has_limit and percent > most and quota.on_excess != "observe":
+        yield "observe_percent", str(percent), str(most)
 
 
 def newly_waiting(
@@ -285,7 +302,8 @@ class Loss:
             return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is never admitted{fate}"
         if self.kind == "raised":
             return f"{place} is raised from 0 to {self.after}"
-        return f"{place} is lifted (it was {self.before})"
+        of = f" for {self.after}" if self.after else ""
+        return f"{place} is lifted{of} (it was {self.before})"
 
 
 def losses_between(before: Scope, after: Scope, path: str) -> Iterator[Loss]:
@@ -313,6 +331,9 @@ def losses_between(before: Scope, after: Scope, path: str) -> Iterator[Loss]:
             yield Loss("lifted", path, key, level, limit.full_text, None, was_at)
         elif limit.is_shut and not becomes[key].is_shut:
             yield Loss("raised", path, key, level, "0", becomes[key].text, was_at)
+        elif becomes[key].observed_percent > limit.observed_percent:
+            part = f"{becomes[key].observed_percent - limit.observed_percent} % of its names"
+            yield Loss("lifted", path, key, level, limit.full_text, part, was_at)
     for key, limit in becomes.items():
         if limit.is_shut and not (key in was and was[key].is_shut):
             yield Loss("zero", path, key, level, was[key].text if key in was else None, "0", is_at, limit.on_excess)

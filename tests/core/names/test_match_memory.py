@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+from dataclasses import fields, replace
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def assert_equal(found: Matches, expected: Matches) -> None:
     for column in Matches.__slots__:
         assert getattr(found, column).tolist() == getattr(expected, column).tolist()
+
+
+def test_matches_are_those_of_a_policy_that_differs_in_the_queue_alone() -> None:
+    known = names("acme/x")
+    table = matching._Table(known, match(known, POLICY), POLICY)
+    for field in fields(CompiledPolicy):
+        other = copy.copy(POLICY)
+        object.__setattr__(other, field.name, object())
+        assert table.is_of(known, other) == (field.name == "queue"), field.name
 
 
 def test_only_new_names_are_resolved(asked: list[list[str]]) -> None:

@@ -47,6 +47,19 @@ class Page:
         finally:
             driver.quit()
 
+    def worst(self) -> str:
+        """Return the group or tenant that the page shows first, after a picture."""
+        self.wait_for("#scopes tbody tr th")
+        self.picture("0-worst-first")
+        return str(self.driver.find_element(By.CSS_SELECTOR, "#scopes tbody tr th").get_attribute("title"))
+
+    def exception(self, group: str) -> None:
+        """Take a picture of the page while a group has an exception."""
+        WebDriverWait(self.driver, PATIENCE_SECONDS).until(
+            lambda driver: group in driver.find_element(By.ID, "exceptions").text, f"no exception of {group} is shown"
+        )
+        self.picture("5-exception")
+
     def begin(self) -> None:
         """Open the group, unless it is open as the only one, and wait until the page shows what the job did with it."""
         opens = f"#scopes th[title='{self.group}'] button"
@@ -72,6 +85,10 @@ class Page:
             field.clear()
             field.send_keys(text)
         card.find_element(By.NAME, "why").send_keys(why)
+        card.find_element(By.XPATH, ".//button[text()='What if?']").click()
+        WebDriverWait(self.driver, PATIENCE_SECONDS).until(
+            lambda _: card.find_elements(By.CSS_SELECTOR, "form.edit .end table"), "the page tells no what-if"
+        )
         self.picture("3-edit")
         card.find_element(By.CSS_SELECTOR, "form.edit button[type=submit]").click()
         self.wait_for(f"[data-group='{self.group}'] .acted[data-batches]")
@@ -84,12 +101,12 @@ class Page:
         card = self.driver.find_element(By.CSS_SELECTOR, f"[data-group='{self.group}']")
         card.find_element(By.TAG_NAME, "summary").click()
         self.wait_for(f"[data-group='{self.group}'] details tbody tr")
-        self.look("5-fairness")
+        self.look("6-fairness")
         names = self.driver.find_elements(By.CSS_SELECTOR, "#throttled button.name")
         if names:
             names[0].click()
             self.wait_for("dialog[open] tbody tr")
-            self.picture("6-why")
+            self.picture("7-why")
 
     def wait_for(self, selector: str) -> None:
         """Wait until the page has a matching element."""
