@@ -6,8 +6,9 @@ in force, finds what it found the first time. Clocks are read here, and nowhere 
 a clock that is never set (`clock`), and every epoch pins its reading.
 
 An epoch is due when the policies or the job's shares have changed, when a waiting row may by now leave or expire, when
-processing time or a destination's answers are to be settled, or when the wall clock was set. The decider refills its
-buckets itself, so while none of this happens batches run without a new epoch, and an idle query runs no batch.
+processing time or a destination's answers are to be settled, when a budget begins anew, or when the wall clock was set.
+The decider refills its buckets itself, so while none of this happens batches run without a new epoch, and an idle query
+runs no batch.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from spark_throttle.control.notes import (
 )
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
-from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.shared_quotas import SharedQuotas, why_not_shared
 from spark_throttle.core.epoch import Epoch, SettledTime
+from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.measured_time import corrected_balances
 from spark_throttle.core.names.visible_text import visible
 from spark_throttle.core.policy_change import carried_shared
@@ -45,6 +47,7 @@ from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import ReportHead
 from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError, DamagedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.policy.calendar_windows import has_ended, windows_at
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
 from spark_throttle.policy.source import PolicySnapshot, PolicySource
@@ -56,10 +59,6 @@ _BATCHES_TO_WARM_UP = 2
 _BATCHES_TO_FORGET = 100
 """Commits between two prunings, of which the first commit of a run is one; `Epochs` keeps as many batches more."""
 
-_DESTINATIONS_ARE_NOT_SHARED = (
-    "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
-    "shares its quotas with others: leave out `destination`, or the exchange"
-)
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
 
@@ -79,6 +78,7 @@ class _Left:
     time: SettledTime | None = None
     destinations: DestinationRates | None = None
     undelivered: Undelivered | None = None
+    windows: CalendarWindows | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +245,7 @@ class ControlPlane:
             wall_ms=moment.reading.wall_ms, is_to_end=self._is_to_end,
         )  # fmt: skip
         settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
-        return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered)
+        return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered, epoch.windows)
 
     def _balances(
         self,
@@ -279,11 +279,12 @@ class ControlPlane:
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave or expire: 0 if at once, `None` if none ever will by itself.
 
-        A row that only a share of 0 holds back leaves once the job has a lease: nobody knows when that will be.
+        A row that only a share of 0 holds back leaves once the job has a lease: nobody knows when that will be. A row
+        that a spent budget holds is not waited for.
         """
         if self._planned is None:
             return None
-        due_ms, last = self._next_due_ms(self._planned), self._reports.last
+        due_ms, last = self._next_due_ms(self._planned, waits_for_calendar=False), self._reports.last
         if due_ms >= NEVER_MS:
             waits_for_lease = self._shared is not None and last is not None and last.due_with_quotas_ms < NEVER_MS
             return _LEASE_WAIT_MS if waits_for_lease else None
@@ -334,10 +335,11 @@ class ControlPlane:
         is_same = last is not None and last.snapshot.document is snapshot.document and last.ended == ended
         policy = last.policy if last and is_same else compile_policy(snapshot.document.at(wall_ms), self._direction)
         problem = snapshot.problem
-        if self._shared is not None and policy.destinations is not None:
+        unshared = None if self._shared is None else why_not_shared(policy)
+        if unshared is not None:
             if last is None:
-                raise ConfigurationError(_DESTINATIONS_ARE_NOT_SHARED)
-            policy, problem = last.policy, _DESTINATIONS_ARE_NOT_SHARED
+                raise ConfigurationError(unshared)
+            policy, problem = last.policy, unshared
         self.epochs.check_fence()
         in_force = exceptions_in_force(snapshot.document, wall_ms)
         followed = NextPolicies(policy.revision, snapshot.store_revision, problem, in_force)
@@ -352,6 +354,8 @@ class ControlPlane:
 
     def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:
         if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
+            return True
+        if has_ended(epoch.windows, policy, now_ms):
             return True
         shared, share, reports = self._shared, epoch.share_micro_per_ms, self._reports
         if shared is not None and share is not None:
@@ -369,10 +373,12 @@ class ControlPlane:
         is_to_settle = (epoch.time is not None or epoch.may_return) and reports.has_moved
         return is_to_settle or self._next_due_ms(epoch) <= now_ms
 
-    def _next_due_ms(self, epoch: Epoch) -> int:
+    def _next_due_ms(self, epoch: Epoch, *, waits_for_calendar: bool = True) -> int:
         """Return when a row that waits after `epoch`'s batches may leave or expire, or a destination be asked again."""
         last = self._reports.last
         due_ms = NEVER_MS if last is None or last.epoch != epoch.number else self._due_of(last)
+        if last is not None and last.filled_ms >= NEVER_MS and not waits_for_calendar:
+            due_ms = NEVER_MS
         is_waiting = last is not None and last.is_waiting and not self._ends_when_drained
         if self._most_wait_ms is not None and last is not None and is_waiting:
             due_ms = min(due_ms, last.as_of_ms + self._most_wait_ms)
@@ -437,6 +443,7 @@ class ControlPlane:
         epoch = Epoch(
             number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, left.time,
             left.destinations, left.undelivered,
+            windows_at(left.windows, policy, wall_ms=moment.reading.wall_ms, paid_ms=now_ms),
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:

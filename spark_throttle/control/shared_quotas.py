@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import BUDGETS, UNBOUNDED, UNLIMITED, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
@@ -19,6 +19,15 @@ from spark_throttle.sharing.report import moved
 
 _NOTABLE_PART = 10
 """A share that has grown by more than the quota divided by this makes an epoch due, even if nothing waits for it."""
+
+_DESTINATIONS_ARE_NOT_SHARED = (
+    "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
+    "shares its quotas with others: leave out `destination`, or the exchange"
+)
+_BUDGETS_ARE_NOT_SHARED = (
+    "the policy has a budget of a tenant or a resource group, such as messages_per_day, of which jobs that share their "
+    "quotas would each use the whole: set it for namespaces or the job, let it observe, or leave out the exchange"
+)
 
 
 class SharedQuotas:
@@ -135,3 +144,14 @@ class SharedQuotas:
         leased = moved(share.rate_micro_per_ms, share.ids, scopes.ids)  # nothing of a scope that is not leased
         quota = scopes.taken(whole := policy.shared.rate_micro_per_ms)
         return scopes.spread(np.where(quota == UNLIMITED, UNLIMITED, np.maximum(leased, 0)), whole)
+
+
+def why_not_shared(policy: CompiledPolicy) -> str | None:
+    """Return why jobs that share their quotas cannot follow a policy; `None` if they can."""
+    if policy.destinations is not None:
+        return _DESTINATIONS_ARE_NOT_SHARED
+    shared = policy.shared.take(np.arange(1, len(policy.shared)))
+    is_budget = [shared.settings[BUDGETS[at][0]] < UNBOUNDED for at in shared.budgets]
+    if any((each & (shared.on_excess != OnExcess.OBSERVE)).any() for each in is_budget):
+        return _BUDGETS_ARE_NOT_SHARED
+    return None

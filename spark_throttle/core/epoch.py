@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime, full
 from spark_throttle.core.measured_time import MeasuredTime, time_by_scope
 from spark_throttle.core.names.matching import match
@@ -109,6 +110,9 @@ class Epoch:
     undelivered: Undelivered | None = None
     """What was not delivered of the batch before (`left_rows`); `None` if nothing of it could come back."""
 
+    windows: CalendarWindows | None = None
+    """As in `state.ControlRow`."""
+
     @property
     def may_return(self) -> bool:
         """Whether rows that leave in its batches may come back: what became of them is said with the next epoch."""
@@ -132,5 +136,5 @@ class Epoch:
             self.number, packed, PayingTime(self.paid_ms, self.reading.wall_ms),
             self.share_in_force(len(policy.shared)), self.earns_until_ms,
             None if self.time is None else self.time.measured, self.undelivered,
-            None if self.destinations is None else self.destinations.given_up(policy),
+            None if self.destinations is None else self.destinations.given_up(policy), self.windows,
         )  # fmt: skip

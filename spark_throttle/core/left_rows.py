@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
+from spark_throttle.core.limits.budgets import Budgets
 from spark_throttle.core.limits.token_bucket import credit, full, in_micro
 from spark_throttle.core.names.matching import match, positions_in
 from spark_throttle.core.names.shown_names import shown
@@ -133,8 +134,14 @@ def _given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -
     by_scopes = by_scope(matches.shared_scope, given, len(shared))
     full_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
     shared_micro = credit(state.shared.balance_micro, in_micro(by_scopes), full_micro)
+    spent, shared_spent = (
+        None if spent is None or budgets is None else spent.given_back(tokens, budgets)
+        for spent, budgets, tokens in (
+            (state.flows.spent, Budgets.of(own), given), (state.shared.spent, Budgets.of(shared), by_scopes)
+        )
+    )  # fmt: skip
     return replace(
         state,
-        flows=replace(state.flows, balance_micro=own_micro),
-        shared=replace(state.shared, balance_micro=shared_micro),
+        flows=replace(state.flows, balance_micro=own_micro, spent=spent),
+        shared=replace(state.shared, balance_micro=shared_micro, spent=shared_spent),
     )

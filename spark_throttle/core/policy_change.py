@@ -40,11 +40,13 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.work import lasting_work
+from spark_throttle.core.limits.budgets import Budgets, CalendarWindows, Spent, paces
 from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
 from spark_throttle.core.measured_time import corrected
 from spark_throttle.core.names.matching import Matches, match, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import (
     MIN_BALANCE_MICRO,
+    UNLIMITED,
     Bools,
     CompiledPolicy,
     Int64s,
@@ -67,10 +69,11 @@ def under_epoch(
     What was measured of the batches before is charged first: it was used under `before`.
 
     Under the same policy, the shared buckets are paid up to the time at which the epoch was made: from then on they
-    earn at the shares that it pins.
+    earn at the shares that it pins. Budgets whose windows have ended begin anew, those that there were before.
     """
     if row.measured is not None:
         state = corrected(state, row.measured, before)
+    state = in_windows(state, row.windows, before)
     if after is before:
         pinned_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
         shared = state.shared.refilled(before, now_ms=pinned_ms, earns_until_ms=row.earns_until_ms)
@@ -119,6 +122,7 @@ def carried(
         flows, balance_micro=balance_micro, cut_micro=cut_micro,
         lead_work=carried_work(flows.lead_work, np.stack([among_siblings, kept_by_flow], axis=1)),
         held=np.where(kept_by_flow[:, None] > 0, flows.held, 0),
+        spent=carried_spent(flows.spent, np.arange(len(flows)), old, new),
     )  # fmt: skip
     nodes = carried_nodes(state.nodes, ways, flows.names, (was, becomes))
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
@@ -126,6 +130,7 @@ def carried(
     shared = SharedBuckets(
         carried_shared(shared.balance_micro, before, after), now_ms,
         guaranteed_micro=carried_guarantees(shared.guaranteed_micro, before, after),
+        spent=carried_spent(shared.spent, former_scopes(before, after), before.shared, after.shared),
     )  # fmt: skip
     return replace(
         state,
@@ -148,6 +153,37 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
     at = former[kept]
     carried_micro[kept] = carried_balances(balance_micro.take(at, axis=0), before.shared.take(at), shared.take(kept))
     return carried_micro
+
+
+def carried_spent(spent: Spent | None, former: Int64s, before: Limits, after: Limits) -> Spent | None:
+    """Return what scopes whose limits are `after` have used of their budgets, given that of those `before`.
+
+    Parameters
+    ----------
+    former
+        The position of each scope among those before, -1 where it is new.
+    """
+    becomes = Budgets.of(after)
+    if spent is None or becomes is None:
+        return None
+    was = Budgets.of(before)
+    return None if was is None else spent.take(former).under(was.take(former), becomes)
+
+
+def in_windows(state: DeciderState, windows: CalendarWindows | None, policy: CompiledPolicy) -> DeciderState:
+    """Return the state with the windows that are in force now, under the policy under which rows were charged."""
+    before = state.windows
+    if windows is None or before is None or (windows.number == before.number).all():
+        return replace(state, windows=windows)
+    flows, shared = state.flows, state.shared
+    own, spent = Budgets.of(policy.namespace_limits), flows.spent
+    if own is not None and spent is not None:
+        of_flow = own.take(match(flows.names, policy).rule)
+        flows = replace(flows, spent=spent.in_windows(windows, before, of_flow))
+    budgets, spent = Budgets.of(policy.shared), shared.spent
+    if budgets is not None and spent is not None:
+        shared = replace(shared, spent=spent.in_windows(windows, before, budgets))
+    return replace(state, flows=flows, shared=shared, windows=windows)
 
 
 def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy) -> Int64s | None:
@@ -301,7 +337,8 @@ class Ways:
     def of(cls, before: CompiledPolicy, after: CompiledPolicy) -> Ways:
         """Return the ways of a change."""
         former = former_scopes(before, after)
-        is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
+        was, becomes = (paces(policy.shared) != UNLIMITED for policy in (before, after))
+        is_same = by_row(np.logical_and, was[former] == becomes)
         is_same &= (before.is_between_namespaces[former] == after.is_between_namespaces) & (former >= 0)
         return cls(before, after, former, is_same)
 

@@ -41,6 +41,9 @@ UNBOUNDED = 2**62
 MAX_BURST_TOKENS = 2**40
 """The largest burst, and the largest rate per second: with a message of debt, micro-tokens stay far inside int64."""
 
+MAX_BUDGET_TOKENS = 2**53
+"""The largest budget of an hour, a day or a month: JSON's numbers are exact up to it."""
+
 MAX_SIZE_BYTES = 2**36
 """The largest size of one message; the sizes of 2**27 such messages can be summed in int64."""
 
@@ -61,6 +64,22 @@ class Dimension(IntEnum):
     BYTES = 1
     TIME = 2
     """Processing time (KIP-124)."""
+
+
+class Period(IntEnum):
+    """The time of a budget, from the shortest to the longest."""
+
+    HOUR = 0
+    DAY = 1
+    MONTH = 2
+
+
+BUDGETS = tuple(
+    (f"{dimension.name}_per_{period.name}".lower(), dimension, period)
+    for dimension in (Dimension.MESSAGES, Dimension.BYTES)
+    for period in Period
+)
+"""The keys of budgets, with what they count and in which time."""
 
 
 class Level(IntEnum):
@@ -127,6 +146,29 @@ class Limits:
     def is_enforced(self) -> Bools:
         """Whether each dimension has a limit that can hold rows back, shape (n, 3); one that observes cannot."""
         return self.is_limited & (self.on_excess != OnExcess.OBSERVE)[:, None]
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Which of `BUDGETS` any scope has, ascending."""
+        return tuple(at for at, (key, _, _) in enumerate(BUDGETS) if key in self.settings) if self.settings else ()
+
+    @property
+    def periods(self) -> tuple[Period, ...]:
+        """The periods for which any scope has a budget."""
+        return tuple(BUDGETS[at][2] for at in self.budgets)
+
+    @property
+    def has_any(self) -> Bools:
+        """Whether each scope has a limit or a budget, shape (n,)."""
+        found: Bools = np.logical_or.reduce(self.is_limited.T)
+        for at in self.budgets:
+            found |= self.settings[BUDGETS[at][0]] < UNBOUNDED
+        return found
+
+    @property
+    def may_hold(self) -> Bools:
+        """Whether each scope has a limit or a budget that can hold rows back, shape (n,)."""
+        return self.has_any & (self.on_excess != OnExcess.OBSERVE)
 
     @property
     def has_time(self) -> bool:
@@ -289,6 +331,9 @@ class CompiledPolicy:
     guarantees: Guarantees | None = None
     """`None` if nobody is guaranteed anything."""
 
+    time_zone: str = "UTC"
+    """The zone of the calendar by which budgets begin anew."""
+
     @property
     def is_between_namespaces(self) -> Bools:
         """Shape (scopes,): whether namespaces, and not tenants, divide the tokens of each shared scope."""
@@ -302,9 +347,9 @@ class CompiledPolicy:
 
     @property
     def limits_nothing(self) -> bool:
-        """Whether no scope has a quota, a bound of its messages' size, or a rule of Pegasus."""
+        """Whether no scope has a quota, a budget, a bound of its messages' size, or a rule of Pegasus."""
         each = self.shared, self.namespace_limits
-        has_limit = any(limits.is_limited.any() or "max_message_bytes" in limits.settings for limits in each)
+        has_limit = any(limits.has_any.any() or "max_message_bytes" in limits.settings for limits in each)
         return not (has_limit or self.namespace_windows.has_rule.any())
 
     @property

@@ -20,6 +20,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.limits.budgets import Budgets, Spent
 from spark_throttle.core.limits.token_bucket import debit, full, in_micro, refill, throttle_time_ms
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
 
@@ -93,6 +94,9 @@ class SharedBuckets:
     """Shape (guarantees, 3): the balances of what the policy guarantees; `None` before the first batch that it
     decides, and if it guarantees nothing."""
 
+    spent: Spent | None = None
+    """What was used of the scopes' budgets; `None` if no shared scope has any, or before the first batch."""
+
     @classmethod
     def full(cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int) -> SharedBuckets:
         """Return new buckets, which hold their burst."""
@@ -133,8 +137,10 @@ class SharedBuckets:
         if self.share_micro_per_ms is not None:
             is_shut = has_no_share(self.share_micro_per_ms, policy)
             filled = np.where(is_shut, np.minimum(self.balance_micro, -1), filled)
-        guaranteed = self._guaranteed(policy, elapsed_ms)
-        return replace(self, balance_micro=filled, as_of_ms=now_ms, guaranteed_micro=guaranteed)
+        spent, guaranteed = self.spent, self._guaranteed(policy, elapsed_ms)
+        if spent is None and shared.budgets:
+            spent = Spent.nothing(len(shared), len(shared.budgets))
+        return replace(self, balance_micro=filled, as_of_ms=now_ms, guaranteed_micro=guaranteed, spent=spent)
 
     def _guaranteed(self, policy: CompiledPolicy, elapsed_ms: int) -> Int64s | None:
         """Return the balances of the guarantees so much later; each is cut to what it keeps for rows that wait."""
@@ -152,9 +158,14 @@ class SharedBuckets:
         return replace(self, share_micro_per_ms=share_micro_per_ms).refilled(policy, now_ms=self.as_of_ms)
 
     def debited(self, taken: Int64s, policy: CompiledPolicy, floor_micro: Int64s | int) -> SharedBuckets:
-        """Return these buckets less the tokens that were `taken`, shape (scopes, 3)."""
+        """Return these buckets less the tokens that were `taken`, shape (scopes, 3), which count in budgets too."""
         left = debit(self.balance_micro, in_micro(taken), floor_micro)
-        return replace(self, balance_micro=np.where(policy.shared.is_limited, left, self.balance_micro))
+        budgets, spent = Budgets.of(policy.shared), self.spent
+        if budgets is not None and spent is not None:
+            spent = spent.charged(taken, budgets)
+        return replace(
+            self, balance_micro=np.where(policy.shared.is_limited, left, self.balance_micro), spent=spent
+        )  # fmt: skip
 
     def lent(self) -> SharedBuckets:
         """Return these buckets after a batch that had enough for all: of what is guaranteed, debts alone are left."""

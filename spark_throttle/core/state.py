@@ -11,18 +11,22 @@ put back to a batch in which one waited. Its age is counted in epochs: each epoc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.limits.budgets import CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.undelivered import Undelivered
+
+_NO_COLUMNS: Final = ("names", "spent")
+"""The fields of `Flows` that are no arrays of numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +62,9 @@ class Flows:
     priced_ms: Int64s
     """Shape (n,): the paying time of the last batch that told the price; 0 if none did."""
 
+    spent: Spent | None = None
+    """What was used of the namespaces' own budgets; `None` if no namespace has any, or before the first batch."""
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -78,6 +85,7 @@ class Flows:
             self.window_units.take(at, axis=0),
             self.price_ns[at],
             self.priced_ms[at],
+            None if self.spent is None else self.spent.take(at),
         )
 
     def with_new(self, names: pa.StringArray) -> Flows:
@@ -90,8 +98,9 @@ class Flows:
             found[: len(self)] = column
             return found
 
-        columns = (longer(getattr(self, each.name)) for each in fields(self) if each.name != "names")
-        return Flows(pa.concat_arrays([self.names, names]), *columns)
+        columns = {each.name: longer(getattr(self, each.name)) for each in fields(self) if each.name not in _NO_COLUMNS}
+        spent = None if self.spent is None else self.spent.with_new(len(names))
+        return replace(self, names=pa.concat_arrays([self.names, names]), **columns, spent=spent)
 
     @classmethod
     def empty(cls) -> Flows:
@@ -235,6 +244,9 @@ class ControlRow:
     unavailable: Int64s | None = None
     """The shared scopes whose rows are given up, because their destination is unavailable; `None` for none."""
 
+    windows: CalendarWindows | None = None
+    """The windows of budgets; `None` if the policy has none."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeciderState:
@@ -264,6 +276,9 @@ class DeciderState:
 
     paid_ms: int = 0
     """How much of the time since the last batch was paid when the policy changed."""
+
+    windows: CalendarWindows | None = None
+    """As in `ControlRow`."""
 
     @classmethod
     def initial(

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.limits.budgets import UsedBudgets
 from spark_throttle.core.quota import Bools, Dimension, Int64s
 from spark_throttle.core.waiting_times import WaitingTimes
 from spark_throttle.record import first_block_bytes, pack, unpack
@@ -102,7 +103,7 @@ class UsageReport:
     filled_ms: int
     """The paying time at which the first bucket that stopped a waiting row is full or has enough for all of them, or a
     row expires; at most a minute after the batch, but for a row that can leave only later. Until then a batch can wait,
-    and no token is lost."""
+    and no token is lost. A row that a spent budget holds counts for nothing: it would have to wait for the calendar."""
 
     invalid_messages: int = 0
     """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""
@@ -121,8 +122,8 @@ class UsageReport:
     """The waiting times of the admitted messages, by the position of their namespace; `None` if none had waited."""
 
     held_by: Int64s | None = None
-    """Shape (n, 2): the `Level` and the `Dimension` of the quota that stopped the first row of each that did not go,
-    -1 where no quota did; `None` if none did so to anybody."""
+    """Shape (n, 2): the `Level` of the quota that stopped the first row of each that did not go, and what it counts, as
+    `Causes.dimension`; -1 where no quota did. `None` if none did so to anybody."""
 
     granted_micro: Int64s | None = None
     """Shape (n, 3): what the namespace's own quotas earned since the batch before, `UNLIMITED` without one; `None` if
@@ -144,6 +145,9 @@ class UsageReport:
     own_micro: Int64s | None = None
     """Shape (n, 2): what the namespace's own buckets of messages and bytes hold after the batch, 0 without one;
     `None` if no namespace of the batch has any."""
+
+    budgets: UsedBudgets | None = None
+    """What is used of budgets after the batch; `None` if the policy has none."""
 
     def number(self, name: str) -> Int64s:
         """Return a number of `ScopeUsage` for each namespace: 0 where the report has none."""

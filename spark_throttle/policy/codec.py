@@ -22,13 +22,13 @@ from spark_throttle.policy.model import (
     DestinationPolicy,
     ExceptionPolicy,
     GroupPolicy,
+    JobPolicy,
     NamespacePolicy,
     NamespaceQuota,
     OtherQuota,
     PolicyDocument,
     QueuePolicy,
     Quota,
-    ScopePolicy,
     TenantPolicy,
 )
 from spark_throttle.policy.yaml_text import dump_yaml, read_yaml
@@ -42,7 +42,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "tenants": TenantPolicy,
     "namespaces": NamespacePolicy,
 }
-_SINGLES: Final[dict[str, type[BaseModel]]] = {"defaults": NamespacePolicy, "job": ScopePolicy, "queue": QueuePolicy}
+_SINGLES: Final[dict[str, type[BaseModel]]] = {"defaults": NamespacePolicy, "job": JobPolicy, "queue": QueuePolicy}
 
 
 _TYPE_PROBLEMS: Final = {

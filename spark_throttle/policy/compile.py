@@ -113,6 +113,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         queue=queue_bounds(document.queue),
         destinations=_destinations(document, direction, 1 + len(tenants)),
         guarantees=_guarantees(document, direction, named),
+        time_zone=document.job.time_zone,
     )
 
 

@@ -28,12 +28,14 @@ from pydantic_core import PydanticCustomError
 
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT, describe
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
-from spark_throttle.core.quota import MAX_BURST_TOKENS
+from spark_throttle.core.quota import BUDGETS, MAX_BURST_TOKENS
 from spark_throttle.policy.guarantees import broken_guarantees, has_guarantees
 from spark_throttle.policy.values import (
     AgeSeconds,
+    ByteBudget,
     BytesPerSecond,
     GroupName,
+    MessageBudget,
     MessageBytes,
     MessagesPerSecond,
     Name,
@@ -45,6 +47,7 @@ from spark_throttle.policy.values import (
     Seconds,
     TenantName,
     ThrottlingString,
+    TimeZone,
     Until,
     Version,
     as_list,
@@ -87,6 +90,24 @@ class _QuotaLimits(_Part):
 
     max_message_bytes: MessageBytes = None
     """A larger message is rejected, and charged nowhere."""
+
+    messages_per_hour: MessageBudget = None
+    """Messages in each hour of the calendar."""
+
+    messages_per_day: MessageBudget = None
+    """Messages in each day of the calendar."""
+
+    messages_per_month: MessageBudget = None
+    """Messages in each month of the calendar."""
+
+    bytes_per_hour: ByteBudget = None
+    """Bytes in each hour of the calendar."""
+
+    bytes_per_day: ByteBudget = None
+    """Bytes in each day of the calendar."""
+
+    bytes_per_month: ByteBudget = None
+    """Bytes in each month of the calendar."""
 
     guaranteed_messages_per_second: MessagesPerSecond = None
     """Messages that the scope gets before others borrow from it."""
@@ -141,8 +162,11 @@ LIMITS: Final = tuple(
 )
 """The keys of a quota that hold rows back: without them, it limits nothing."""
 
-BOUNDS: Final = tuple(key for key in LIMITS if key not in RATES)
-"""Those that fill no bucket: whole numbers of 1 or more."""
+HOLDS: Final = (*RATES, *(key for key, _, _ in BUDGETS))
+"""Those that hold a row back until later, and not for its size."""
+
+BOUNDS: Final = tuple(key for key in LIMITS if key not in HOLDS)
+"""The others: whole numbers of 1 or more."""
 
 OneQuota = Annotated[Quota, BeforeValidator(empty_if_null)]
 QuotaOfNames = Annotated[NamespaceQuota, BeforeValidator(empty_if_null)]
@@ -229,6 +253,13 @@ class ScopePolicy(_Part):
 def _merged(quota: Quota, other: OtherQuota) -> Quota:
     parts: Iterable[Quota | OtherQuota] = (quota, other)
     return type(quota).model_validate({key: value for part in parts for key, value in part if value is not None})
+
+
+class JobPolicy(ScopePolicy):
+    """The quotas of the job, and the calendar of the whole policy."""
+
+    time_zone: TimeZone = "UTC"
+    """The zone in which hours, days and months begin for all budgets of the policy, such as `Europe/Berlin`."""
 
 
 class DestinationPolicy(_Part):
@@ -354,7 +385,7 @@ class PolicyDocument(_Part):
     defaults: Annotated[NamespacePolicy, BeforeValidator(empty_if_null)] = NamespacePolicy()
     """What applies to each namespace that has no entry in `namespaces` and matches no glob there."""
 
-    job: Annotated[ScopePolicy, BeforeValidator(empty_if_null)] = ScopePolicy()
+    job: Annotated[JobPolicy, BeforeValidator(empty_if_null)] = JobPolicy()
     queue: Annotated[QueuePolicy, BeforeValidator(empty_if_null)] = QueuePolicy()
 
     @field_validator("namespaces", "exempt")

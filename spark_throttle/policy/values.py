@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
+from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -15,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from spark_throttle.core.arithmetic.units import (
     NS_PER_MS_OF_A_PERCENT,
     describe,
+    parse_budget,
     parse_duration_ms,
     parse_percentage,
     parse_rate,
@@ -22,8 +24,8 @@ from spark_throttle.core.arithmetic.units import (
 )
 from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.names.visible_text import BIDIRECTIONAL, is_visible
-from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
-from spark_throttle.errors import PolicyError
+from spark_throttle.core.quota import MAX_BUDGET_TOKENS, MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
+from spark_throttle.errors import PolicyError, did_you_mean
 
 MAX_NAME_BYTES: Final = 1024
 
@@ -87,6 +89,26 @@ def _parse_message_bytes(value: object) -> int:
     if size_bytes > MAX_SIZE_BYTES:
         raise PolicyError("", f"{describe(value)} is over {MAX_SIZE_BYTES} bytes, the largest size allowed; give less")
     return size_bytes
+
+
+def _parse_bytes_of_a_budget(value: object) -> int:
+    return parse_budget(value, Dimension.BYTES)
+
+
+def _parse_time_zone(value: object) -> str:
+    if not isinstance(value, str) or value not in _time_zones():
+        known = did_you_mean(value, _time_zones()) if isinstance(value, str) else ""
+        raise PolicyError(
+            "", f"{describe(value)} is not a time zone{known or '; write one such as Europe/Berlin or UTC'}"
+        )
+    return value
+
+
+@lru_cache(maxsize=1)
+def _time_zones() -> frozenset[str]:
+    """Return the names of the zones of the IANA database that this machine has."""
+    # What a machine is set to is not a zone: it is another one elsewhere.
+    return frozenset({"UTC", *available_timezones()} - {"localtime"})
 
 
 def _parse_seconds(value: object) -> Decimal:
@@ -230,6 +252,7 @@ def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
 _RATE: Final = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS})
 _PERCENTAGE: Final = WithJsonSchema({"type": "number", "minimum": 0})
 _MESSAGE_BYTES: Final = WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES})
+_BUDGET: Final = WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_BUDGET_TOKENS})
 _SECONDS: Final = WithJsonSchema({"type": "number", "minimum": 0.001})
 
 # The outer validators refuse a key without a value: only an absent key means no limit.
@@ -237,6 +260,9 @@ MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_me
 BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second)), _RATE]
 Percentage = Annotated[Decimal | None, BeforeValidator(_checked(_parse_request_percentage)), _PERCENTAGE]
 MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes)), _MESSAGE_BYTES]
+MessageBudget = Annotated[int | None, BeforeValidator(_checked(parse_budget)), _BUDGET]
+ByteBudget = Annotated[int | None, BeforeValidator(_checked(_parse_bytes_of_a_budget)), _BUDGET]
+TimeZone = Annotated[str, BeforeValidator(_checked(_parse_time_zone))]
 Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds)), _SECONDS]
 OtherSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds)), _SECONDS]
 AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))]

@@ -324,6 +324,7 @@ def _narrowed(level: LevelExplanation) -> LevelExplanation:
         balance_time_ns=None,
         waiting=None,
         release_ms=None,
+        budgets=(),
     )
 
 

@@ -33,7 +33,8 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.shared_buckets import SharedBuckets, guaranteed_rates, under_share
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.policy.model import BOUNDS
+from spark_throttle.policy.model import BOUNDS, HOLDS
+from spark_throttle.status.budget_status import BudgetStatus, budgets_by_scope
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 
 
@@ -49,7 +50,7 @@ class LevelExplanation:
     weight: int
 
     bounds: Mapping[str, int] = field(default_factory=dict)
-    """Its bounds, by the key of the quota, such as `max_message_bytes`."""
+    """Its bounds and budgets, by the key of the quota, such as `max_message_bytes`."""
 
     request_percentage: float | None = None
     """The processing time, in percent of one core; `None` where the level has no such quota."""
@@ -81,6 +82,9 @@ class LevelExplanation:
     release_ms: int | None = None
     """How long until that backlog may have left, if nothing more arrives and the share stays (of nothing, at the
     quota); `None` for never, or if nothing waits."""
+
+    budgets: tuple[BudgetStatus, ...] = ()
+    """What the last batch left of its budgets; none where no job was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,7 @@ def observed_levels(
     guaranteed = (
         None if policy.guarantees is None else guaranteed_rates(policy, epoch.share_in_force(len(policy.shared)))
     )
-    observed = []
+    observed, budgets = [], budgets_by_scope(last, policy)
     for level, time in zip(levels, times, strict=True):
         scope = position_of(policy, level.level, level.scope)
         waiting = _waiting(last, found, level, scope)
@@ -226,10 +230,17 @@ def observed_levels(
         left_ns = None if time is None else time.balance_ns
         if left_ns is not None and not is_settled:
             left_ns = int(balance[Dimension.TIME]) if scope >= 0 else _own_left_ns(last, level.scope, left_ns)
-        free_ms = _release_ms(waiting, balance, earned), _paid_ms(waiting, level, time, left_ns)
+        of_level = budgets.get((level.level, shown(pa.array([level.scope], pa.string()))[0].as_py()), ())
+        of_budgets = [] if level.on_excess == "observe" else [
+            each.release_ms(int(waiting[Dimension.MESSAGES if each.budget.startswith("messages") else Dimension.BYTES]))
+            for each in of_level
+            if waiting[Dimension.MESSAGES]
+        ]  # fmt: skip
+        free_ms = _release_ms(waiting, balance, earned), _paid_ms(waiting, level, time, left_ns), *of_budgets
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
         messages, size_bytes = waiting[: Dimension.TIME].tolist()
-        seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns)
+        seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns,
+                       budgets=of_level)  # fmt: skip
         if guaranteed is not None and level.guaranteed != (None, None):
             rule = policy.namespace_names.index(level.scope).as_py() if level.level == "namespace" else scope
             rates_in_force = guaranteed[guarantee_at(policy, level.level, rule)]
@@ -386,7 +397,7 @@ def level_of(
         request_percentage=_percentage(int(limits.rate_micro_per_ms[row, Dimension.TIME])),
         bounds={
             key: int(column[row]) for key, column in limits.settings.items()
-            if key in BOUNDS and column[row] < UNBOUNDED
+            if key in (*BOUNDS, *HOLDS) and column[row] < UNBOUNDED
         },
         guaranteed=pair_of(guaranteed, 1000, guaranteed),
         guaranteed_percentage=_percentage(int(guaranteed[Dimension.TIME])),
@@ -408,4 +419,5 @@ def _percentage(rate_ns_per_ms: int) -> float | None:
 
 def is_shut(level: LevelExplanation) -> bool:
     """Return whether a quota of 0 holds what waits."""
-    return 0 in (*level.per_second, level.request_percentage) and level.on_excess != "observe"
+    said = (*level.per_second, level.request_percentage, *level.bounds.values())
+    return 0 in said and level.on_excess != "observe"

@@ -25,6 +25,7 @@ from spark_throttle.core.usage import ScopeUsage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
+from spark_throttle.status.budget_status import BudgetStatus, budgets_by_scope
 from spark_throttle.status.explanation import pair_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
@@ -115,6 +116,9 @@ class ScopeStatus(ScopeUsage):
 
     time: ScopeTime | None = None
     """What it used of its quota on processing time; `None` where the policies have no such quota."""
+
+    budgets: tuple[BudgetStatus, ...] = ()
+    """What is left of its budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +247,14 @@ def _read_batch(directory: Directory) -> Status:
     times = {} if time is None else time.by_scope()
     share = newest.share_in_force(len(policy.shared)) if newest and newest.revision == policy.revision else None
     guaranteed, scopes = _guaranteed(policy, share), []
+    budgets = budgets_by_scope(report, policy)
     for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
         messages, size_bytes = quotas[row["level"], row["scope"]]
         key = (row["level"], row["scope"])
         scope = ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes)
         scope = replace(scope, guaranteed=guaranteed.get(key, scope.guaranteed))
-        scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
+        scopes.append(replace(scope, shared=shares.get(key), time=times.get(key), budgets=budgets.get(key, ())))
     now_ms, epoch = report.now_ms, report.epoch
     found = Status(
         batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision, exceptions=exceptions

@@ -12,6 +12,7 @@ from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.policy.model import (
     DIRECTIONS,
     GUARANTEES,
+    HOLDS,
     LIMITS,
     RATES,
     Direction,
@@ -60,6 +61,7 @@ def _idle_keys(where: str, quota: Quota, given: set[str]) -> Iterator[str]:
     if all(getattr(quota, key) is None for key in RATES):
         for key in ("burst_seconds", "on_excess"):
             acts = key == "on_excess" and is_bounded and quota.on_excess == "observe"
+            acts |= key == "on_excess" and any(getattr(quota, each) is not None for each in HOLDS)
             acts |= key == "burst_seconds" and any(getattr(quota, each) is not None for each in GUARANTEES)
             if key in given and not acts:
                 yield f"{where}.{key} does nothing without {_ANY_RATE}"
@@ -103,7 +105,7 @@ of the queue is reached, and are then rejected (queue_full, queue_age); on_exces
     if isinstance(policy, QueuePolicy):
         return
     for where, direction, quota, given in _quotas(path_of(kind, name), policy):
-        for key in RATES:
+        for key in HOLDS:
             is_new = key in given or "on_excess" in given
             if is_new and getattr(quota, key) == 0 and quota.on_excess == "delay":
                 yield f"{where}.{direction}.{key} is 0 under on_excess: delay: nothing is admitted; {WAITS}"

@@ -21,6 +21,7 @@ from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import (
     ExceptionPolicy,
     GroupPolicy,
+    JobPolicy,
     NamespacePolicy,
     PolicyDocument,
     QueuePolicy,
@@ -366,6 +367,6 @@ def _parsed(kind: Kind, body: str) -> ScopePolicy | QueuePolicy:
 
 EMPTY: Final[dict[Kind, ScopePolicy | QueuePolicy]] = {
     "resource_group": GroupPolicy(), "tenant": TenantPolicy(), "namespace": NamespacePolicy(),
-    "exempt": ScopePolicy(), "defaults": NamespacePolicy(), "job": ScopePolicy(), "queue": QueuePolicy(),
+    "exempt": ScopePolicy(), "defaults": NamespacePolicy(), "job": JobPolicy(), "queue": QueuePolicy(),
 }  # fmt: skip
 """The policy of an entry that does not exist, by kind."""

@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import begins_run, largest, numbers, sums
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
-from spark_throttle.core.batch.decisions import Decisions, Reason
+from spark_throttle.core.batch.decisions import DIMENSIONS, Decisions, Reason
 from spark_throttle.core.names.matching import MatchMemory, positions_in
-from spark_throttle.core.policy_change import carried
+from spark_throttle.core.policy_change import carried, in_windows
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
@@ -41,6 +41,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.policy.calendar_windows import has_ended, windows_at
 from spark_throttle.what_if.traffic import Arrived, Traffic
 
 _BATCH_MS: Final = 1_000
@@ -61,8 +62,8 @@ class Replay:
     """Shape (n, reasons): the messages rejected, by `Reason`."""
 
     held: Int64s
-    """Shape (n, levels, dimensions): the messages that had to wait when they arrived, by the `Level` and `Dimension` of
-    what held them. Those that wait by a Pegasus rule are in no level."""
+    """Shape (n, levels, dimensions): the messages that had to wait when they arrived, by the `Level` of what held
+    them, and by `DIMENSIONS`. Those that wait by a Pegasus rule are in no level."""
 
     delays: Delays
     waiting: Int64s
@@ -190,7 +191,7 @@ class _Ledger:
         self._memory = MatchMemory()
         self._admitted = np.zeros((n, 2), dtype=np.int64)
         self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
-        self._held = np.zeros((n, len(Level), len(Dimension)), dtype=np.int64)
+        self._held = np.zeros((n, len(Level), len(DIMENSIONS)), dtype=np.int64)
         self._delays: list[Delays] = []
 
     def begun(self) -> tuple[DeciderState, int]:
@@ -202,6 +203,9 @@ class _Ledger:
         while self._later and self._later[0][0] <= now_ms:
             before, (_, self._policy) = self._policy, self._later.pop(0)
             state, self._memory = carried(state, before, self._policy, now_ms=now_ms), MatchMemory()
+        if state.windows is None or has_ended(state.windows, self._policy, now_ms):
+            windows = windows_at(state.windows, self._policy, wall_ms=now_ms, paid_ms=now_ms)
+            state = in_windows(state, windows, self._policy)
         names = pa.DictionaryArray.from_arrays(pa.array(arrived.name, pa.int32()), arrived.names)
         arrivals = Arrivals(names, pa.array(arrived.size_bytes))
         plan = plan_admission(state, arrivals, self._policy, now_ms=now_ms, memory=self._memory)

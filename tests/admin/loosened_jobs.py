@@ -54,13 +54,16 @@ ATTEMPTS: Final = 6
 """How often each of them tries to change something then."""
 
 MOST_ROUNDED: Final = 3
-RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
+HOLDS: Final = (
+    "messages_per_second", "bytes_per_second", "request_percentage", "messages_per_hour", "bytes_per_day"
+)  # fmt: skip
 TAILS: Final = ("/a", "/ab", "/b")
 ENTRIES: Final = (*TAILS, "/a*", "/*b", "/*")
 CHOICES: Final[dict[str, list[Any]]] = {
     "messages_per_second": [0, 1, 2, 5, 10], "bytes_per_second": [0, 20, 100, 400], "max_message_bytes": [10, 100],
     "request_percentage": [0, 10, 100], "burst_seconds": [1, 2, 5, 20], "weight": [2, 5],
-    "on_excess": ["reject", "reject", "delay", "observe"],
+    "on_excess": ["reject", "reject", "delay", "observe"], "messages_per_hour": [0, 5, 20, 60],
+    "bytes_per_day": [0, 100, 1_000],
 }  # fmt: skip
 CLAIMS: Final[dict[str, list[Any]]] = {
     "guaranteed_messages_per_second": [0, 1, 2], "guaranteed_bytes_per_second": [0, 20, 100],
@@ -279,9 +282,9 @@ class World:
         return self._is_mixed(self.neighbour)
 
     def _action(self, scope: Values) -> str | None:
-        """Return what a scope does with rows beyond its rates; `None` if it has none."""
+        """Return what a scope does with rows beyond its rates and budgets; `None` if it has none."""
         quota = scope.get(self.direction, {})
-        return quota.get("on_excess", "delay") if any(key in quota for key in RATES) else None
+        return quota.get("on_excess", "delay") if any(key in quota for key in HOLDS) else None
 
     def _at_all_times(self, scope: Values) -> list[Values]:
         """Return a scope as it is without its exception, and while that is in force."""

@@ -8,6 +8,7 @@
 ``regimes``     three batches under every policy that can make them short, alone and as whole batches
 ``flows``       100 messages beside many remembered namespaces
 ``backlog``     10,000 messages behind a queue of which 10,000 may leave
+``budgets``     a batch of 100,000 under limits at all levels, with and without budgets beside them, in turns
 ``guarantees``  a batch of 100,000 under limits at all levels, with and without guarantees, in turns
 ``spread``      the stream over more and more namespaces
 ``profile``     in which functions the time of the stream goes
@@ -253,6 +254,33 @@ def measure_guarantees(stream: Stream) -> Iterator[Figure]:
         yield Figure(f"{label} guaranteed, of none", (100 * taken[1] / taken[0]).tolist(), "%")
 
 
+def measure_budgets(stream: Stream) -> Iterator[Figure]:
+    """Yield the cost of a batch with budgets at all levels beside rates, by that without; half of it passes, or all."""
+    names = pa.array([name_of(key) for key in range(NAMESPACES)])
+    part = arrivals_of(stream, names, 0, 100_000)
+    budgets = {"messages_per_day": 2**40, "bytes_per_month": 2**50}
+
+    def policy(messages: float, settings: dict[str, int]) -> CompiledPolicy:
+        shared = limit(messages_per_second=messages, bytes_per_second=2**34, burst_seconds=1)
+        shared = replace(shared, settings=settings)
+        own = Namespace(replace(limit(messages_per_second=messages, burst_seconds=1), settings=settings))
+        tenants = {f"t{i}": Tenant(shared, f"g{i % 4}") for i in range(TENANTS)}
+        return make_policy(job=shared, tenants=tenants, groups={f"g{i}": shared for i in range(4)}, default=own)
+
+    for label, messages in (("all", 10**6), ("half", 50_000)):
+        cases = [Case("", policy(messages, settings), {}) for settings in ({}, budgets)]
+        states = [a_second_ago(case.policy) for case in cases]
+        taken = np.zeros((2, REPEATS))
+        for repeat in range(-1, REPEATS):
+            for which, (state, case) in enumerate(zip(states, cases, strict=True)):
+                start = time.process_time_ns()
+                decide(state, part, case)
+                taken[which, repeat] = time.process_time_ns() - start
+        yield Figure(f"without budgets, {label} passes", (taken[0] / len(part)).tolist(), "ns/message")
+        yield Figure(f"with budgets, {label} passes", (taken[1] / len(part)).tolist(), "ns/message")
+        yield Figure(f"with budgets, of without, {label} passes", (100 * taken[1] / taken[0]).tolist(), "%")
+
+
 def measure_profile(stream: Stream) -> Iterator[Figure]:
     """Print in which functions of the core the time goes, callees included and not, and yield nothing."""
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
@@ -362,6 +390,7 @@ MEASURES = {
     "regimes": measure_regimes,
     "flows": measure_flows,
     "backlog": measure_backlog,
+    "budgets": measure_budgets,
     "guarantees": measure_guarantees,
     "spread": measure_spread,
     "profile": measure_profile,

@@ -21,6 +21,7 @@ from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
 from spark_throttle.control.notes import ExceptionInForce, NextPolicies, SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
+from spark_throttle.core.limits.budgets import CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import UNLIMITED, Destinations, Guarantees, OnExcess, Overflow, QueueBounds
@@ -68,7 +69,13 @@ NOTES: Final[list[Any]] = [
 ]
 POLICY: Final = replace(
     make_policy(
-        job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
+        job=limit(
+            messages_per_second=1_000,
+            bytes_per_second=2**40,
+            on_excess=OnExcess.OBSERVE,
+            messages_per_day=7,
+            bytes_per_month=2**40,
+        ),
         tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
         groups={
             "gold": limit(
@@ -91,6 +98,7 @@ POLICY: Final = replace(
         queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
         revision="0123456789abcdef",
     ),
+    time_zone="Europe/Berlin",
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
     guarantees=Guarantees(
         np.array([1, 0]),
@@ -110,16 +118,18 @@ CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unatt
 NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
 TRIPLES = np.array([[0, 2**40, -1], [-7, 5, 2**50]])
+WINDOWS: Final = CalendarWindows(*np.array([[7, 1, 0], [5, 6, 2**41], [8, 9, 2**42]]))
 MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO, 4 * TWO)
 UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
 ])  # fmt: skip
 STATE: Final = DeciderState(
-    5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO),
+    5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO,
+                 Spent(PAIRS, 2 * PAIRS)),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
-    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES), 7,
+    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES, Spent(PAIRS, 3 * PAIRS)), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
-    Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41),
+    Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
@@ -135,11 +145,11 @@ BLOCKS: Final[list[Any]] = [
     InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
-    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO),
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TRIPLES, TWO,
         SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
-        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED,
+        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS,
     ),
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     Delivery(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.limits.budgets import CalendarWindows, UsedBudgets
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.waiting_times import WaitingTimes
 
@@ -26,6 +27,8 @@ def usage_of_two() -> UsageReport:
         np.array([[-1, -1, -1], [3, 2**40, -1]]), np.array([[7, -1, -1], [-1, 2**41, 9]]), np.array([-5, 2**50]),
         np.array([[3, 300], [0, 0]]), 5,
     )  # fmt: skip
+    windows = CalendarWindows(*np.array([[7, 1, 0], [5, 6, 2**41], [8, 9, 2**42]]))
+    report = replace(report, budgets=UsedBudgets(windows, np.array([[5], [2**40]]), np.array([[1, 2], [3, 2**53]])))
     unset = [each.name for each in fields(UsageReport) if getattr(report, each.name) is None]
     numbers: dict[str, Any] = {name: np.array([at, 2**40]) for at, name in enumerate(unset)}
     return replace(report, **numbers)

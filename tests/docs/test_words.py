@@ -18,6 +18,7 @@ from spark_throttle.policy.model import (
     DIRECTIONS,
     DestinationPolicy,
     GroupPolicy,
+    JobPolicy,
     NamespacePolicy,
     NamespaceQuota,
     PolicyDocument,
@@ -51,7 +52,7 @@ def plain(text: str) -> str:
 
 def test_policies_has_every_key() -> None:
     assert PolicyDocument.model_fields.keys() <= words_in_code(DOCS / "policies.md")
-    parts = (NamespacePolicy, GroupPolicy, DestinationPolicy, QueuePolicy, NamespaceQuota)
+    parts = (NamespacePolicy, GroupPolicy, JobPolicy, DestinationPolicy, QueuePolicy, NamespaceQuota)
     texts = {key: field.description for part in parts for key, field in part.model_fields.items()}
     page = (DOCS / "policies.md").read_text()
     rows = dict(reversed(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE)))  # of several the first

@@ -20,6 +20,8 @@ MICRO: Final = 1_000_000
 MAX_NAME_BYTES: Final = 1024
 MAX_SIZE_BYTES: Final = 2**36
 
+BUDGETS: Final = tuple(f"{what}_per_{period}" for what in ("messages", "bytes") for period in ("hour", "day", "month"))
+
 Level: TypeAlias = Literal["namespace", "tenant", "group", "job"]
 Key: TypeAlias = tuple[Level, str]
 """Names a scope, under whatever policy."""
@@ -57,6 +59,9 @@ class Scope:
 
     burst_ms: int = 0
 
+    budgets: tuple[tuple[str, int], ...] = ()
+    """What it may use in an hour, a day or a month of the calendar, by the key."""
+
     @property
     def is_asked(self) -> bool:
         """Whether its limits can stop a row, if it has any."""
@@ -88,6 +93,11 @@ class Contract:
     def timed(self) -> tuple[Scope, ...]:
         """Those whose limits of processing time can stop a row."""
         return tuple(scope for scope in self.scopes if scope.is_asked and scope.time is not None)
+
+    @property
+    def is_budgeted(self) -> bool:
+        """Whether a budget may hold its rows."""
+        return any(scope.budgets and scope.is_asked for scope in self.scopes)
 
     @property
     def narrowest(self) -> Scope | None:
@@ -224,7 +234,9 @@ class Contracts:
         claims = quota.guaranteed_messages_per_second, quota.guaranteed_bytes_per_second
         messages, in_bytes = (None if claim is None else int(claim * 1000) for claim in claims)
         burst_ms = int(quota.burst_seconds * 1000)
-        return Scope(key, limits, quota.on_excess, bound, quota.weight, time, (messages, in_bytes), burst_ms)
+        budgets = tuple((each, most) for each in BUDGETS if (most := getattr(quota, each)) is not None)
+        claimed = messages, in_bytes
+        return Scope(key, limits, quota.on_excess, bound, quota.weight, time, claimed, burst_ms, budgets)
 
 
 def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:

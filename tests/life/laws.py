@@ -76,6 +76,9 @@ class World:
     timed: frozenset[str] = frozenset()
     """The namespaces that processing time may hold back."""
 
+    budgeted: frozenset[str] = frozenset()
+    """The namespaces that a budget may hold back."""
+
     held_until_ms: dict[str, int] = field(default_factory=dict)
     """True time up to which a Pegasus rule may hold rows, by namespace."""
 
@@ -92,8 +95,8 @@ class World:
         return {self.job.revision, *self.others(), *(batch.revision for batch in self.job.attempts[-1:])}
 
     def may_be_held(self, name: str) -> bool:
-        """Return whether a Pegasus rule, or a quota on processing time, may hold rows of a namespace."""
-        return name in self.timed or self.is_held_by_rule(name)
+        """Return whether a Pegasus rule, a quota on processing time, or a budget may hold rows of a namespace."""
+        return name in self.timed or name in self.budgeted or self.is_held_by_rule(name)
 
     def is_held_by_rule(self, name: str) -> bool:
         """Return whether a Pegasus rule may hold rows of a namespace."""
@@ -110,6 +113,7 @@ class World:
         self.timed = frozenset(
             name for name in names if self.job.cost_ns is not costs_nothing and contracts.of(name).timed
         )
+        self.budgeted = frozenset(name for name in names if contracts.of(name).is_budgeted)
         for row in batch.arrived:
             name = text_of(row.namespace)
             if contracts.of(name).has_rules:

@@ -10,7 +10,7 @@ from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import RejectedRow, Row
 from tests.audit.ideal import way_of, weights_on
 from tests.life.account import DIMENSIONS, cost_of, costs_of
-from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
+from tests.life.contract import BUDGETS, MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
 from tests.life.laws_of_sharing import place_of
 
@@ -58,7 +58,7 @@ class Rejection(Law):
             is_timed = was_sharing or text_of(letter.row.namespace) in world.timed
             if letter.dimension == "time" and not is_timed:
                 yield f"{letter} was rejected for processing time, of which nothing was ever charged"
-            if scope is None:
+            if scope is None or letter.dimension in BUDGETS:
                 continue
             most = [wanted.get((scope.key, d), 0) for d in range(2)]
             if _has(world, scope, most, left):

@@ -10,6 +10,7 @@ from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.account import DIMENSIONS
 from tests.life.contract import MICRO, Contracts
 from tests.life.laws import Law, World
+from tests.life.laws_of_budgets import windows_of
 
 
 class Limit(Law):
@@ -53,7 +54,8 @@ class WorkConservation(Law):
         """Count how often a namespace was passed over, and batches that moved nothing."""
         yield from self._waits(world, batch.revision)
         is_empty = not (batch.arrived or batch.admitted or batch.rejected)
-        cause = batch.revision, (world.other_causes, *sorted(world.job.leased().items()))
+        causes = world.other_causes, windows_of(batch), *sorted(world.job.leased().items())
+        cause = batch.revision, causes
         self._vain = self._vain + 1 if is_empty and cause == (self._revision, self._other_causes) else 0
         self._revision, self._other_causes = cause
         if self._vain > self._MOST_VAIN:
@@ -67,7 +69,7 @@ class WorkConservation(Law):
         contracts, wait_ms = world.contracts(self._revision), world.job.wait_ms()
         may_leave = [name for name in world.waiting if _may_ever_leave(contracts, name)]
         has_age = contracts.document.queue.age_seconds is not None
-        if wait_ms is None and (may_leave or has_age):
+        if wait_ms is None and (set(may_leave) - world.budgeted or has_age):
             yield f"availableNow would end, and rows of {may_leave} may leave"
         elif wait_ms is not None and not may_leave and not has_age:
             yield f"availableNow would wait {wait_ms} ms, and of {sorted(world.waiting)} nothing can ever leave"

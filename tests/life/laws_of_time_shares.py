@@ -66,7 +66,7 @@ class _Prices:
             self.known_ns.clear()
         self.asking = frozenset({*world.waited, *world.waiting, *(text_of(row.namespace) for row in batch.arrived)})
         self.scopes = _short_of_time(world.contracts(batch.revision), self.asking)
-        if world.job.is_sharing or any(world.is_held_by_rule(name) for name in self.asking):
+        if world.job.is_sharing or any(world.is_held_by_rule(name) or name in world.budgeted for name in self.asking):
             self.scopes = {}
         self.known_ns = {name: ns for name, ns in self.known_ns.items() if ns == self._price_ns(world, name)}
         self.settled &= self.known_ns.keys()
@@ -226,7 +226,7 @@ def _short_of_time(contracts: Contracts, names: frozenset[str]) -> dict[str, Sco
     found = {}
     for name in names:
         contract: Contract = contracts.of(name)
-        if contract.has_rules or contract.enforced or len(contract.timed) != 1:
+        if contract.has_rules or contract.enforced or contract.is_budgeted or len(contract.timed) != 1:
             continue
         (scope,) = contract.timed
         if scope.key[0] != "namespace" and scope.time is not None and scope.time.rate > 0:

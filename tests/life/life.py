@@ -31,6 +31,7 @@ from tests.life.audited import AUDIT, Notes, findings
 from tests.life.contract import Key, text_of
 from tests.life.drawing import Drawing, Step, Traffic
 from tests.life.laws import TAKEOVER, Law, Violation, World
+from tests.life.laws_of_budgets import Budget
 from tests.life.laws_of_charges import Charges
 from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_fairness import Fairness, Starvation
@@ -51,7 +52,7 @@ LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
         Conservation, Limit, Fairness, Pace, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
-        Guarantee, QueueRoom, Leases, Rejection, Charges, TimeShares, Unspent,
+        Guarantee, QueueRoom, Leases, Rejection, Charges, TimeShares, Unspent, Budget,
     )
 }  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER, AUDIT)
@@ -95,7 +96,7 @@ def draw_script(
     names, sizes = draw_names(rng)
     document = policies.first(rng, tempers)
     drawing = Drawing(rng, tempers, names, sizes, document, [])
-    is_sharing = rng.random() < 0.3 and any(rule in RULES_OF_SHARING for rule in chosen)
+    is_sharing = rng.random() < 0.3 and any(rule in RULES_OF_SHARING for rule in chosen) and not tempers.has("budget")
     chosen = tuple(rule for rule in chosen if is_sharing or rule not in RULES_OF_SHARING)
     row_ns = draw_costs(random.Random(f"costs of {seed}/{number}")) if tempers.has("time") else ()
     birth = Birth(document, is_sharing, row_ns)

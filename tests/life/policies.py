@@ -17,8 +17,17 @@ from pydantic import BaseModel
 
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.codec import parse_document
-from spark_throttle.policy.model import GUARANTEES, GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
+from spark_throttle.policy.model import (
+    BOUNDS,
+    GUARANTEES,
+    GroupPolicy,
+    NamespacePolicy,
+    Quota,
+    ScopePolicy,
+    TenantPolicy,
+)
 from spark_throttle.testing.simulation.exchange import START_MS
+from tests.life.contract import BUDGETS
 from tests.oracle.setting_values import settings_of, values_of
 
 Document: TypeAlias = dict[str, Any]
@@ -40,12 +49,13 @@ _PARTS: Final[dict[str, type[BaseModel]]] = {
     "job": ScopePolicy,
 }  # fmt: skip
 _RATES: Final = ("messages_per_second", "bytes_per_second")
+ZONES: Final = ("UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns")
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
 
 KINDS: Final = (
     "rate", "zero", "absent", "bytes", "burst", "weight", "on_excess", "observe", "namespace", "tenant", "group",
     "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert", "bound", "time",
-    "exception", "guarantee",
+    "exception", "guarantee", "budget",
 )  # fmt: skip
 """What a life's policies may do."""
 
@@ -110,7 +120,7 @@ def _quota(rng: random.Random, tempers: Tempers) -> Document:
         quota["on_excess"] = _action(rng, tempers)
     if tempers.has("time") and rng.random() < 0.4:
         quota["request_percentage"] = rng.choice(PERCENTAGES)
-    for key in settings_of(Quota) if tempers.has("bound") else ():
+    for key in BOUNDS if tempers.has("bound") else ():
         if rng.random() < 0.4:
             quota[key] = rng.choice(values_of(key, BOUND_VALUES))
     return quota
@@ -330,7 +340,7 @@ def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
     entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
     for part, values in ((Quota, entry.setdefault("publish", {})), (_PARTS[section], entry)):
         for key in settings_of(part):
-            if key != "fair_between" and (values.pop(key, None) is None or rng.random() < 0.7):
+            if key not in (*BUDGETS, "fair_between") and (values.pop(key, None) is None or rng.random() < 0.7):
                 values[key] = rng.choice(values_of(key, BOUND_VALUES))
 
 
@@ -341,6 +351,17 @@ def _exception(rng: random.Random, tempers: Tempers, document: Document) -> None
     if entry.pop("exception", None) is None or rng.random() < 0.7:
         until = datetime.fromtimestamp(START_MS // 1000 + rng.randint(0, 180), UTC)
         entry["exception"] = {"until": until.isoformat(), "reason": "drawn", "publish": _quota(rng, tempers)}
+
+
+def _budget(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Give a scope a budget of an hour or more, or take it back; or set the calendar to another zone."""
+    section, name = rng.choice(_places(tempers, document))
+    if rng.random() < 0.2:
+        document.setdefault("job", {})["time_zone"] = rng.choice(ZONES)
+    entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
+    quota, key = entry.setdefault("publish", {}), rng.choice(BUDGETS)
+    if quota.pop(key, None) is None or rng.random() < 0.7:
+        quota[key] = rng.choice((1, 5, 20, 100) if key.startswith("messages") else (100, 2_000, 10_000, 10**6))
 
 
 def _guarantee(rng: random.Random, tempers: Tempers, document: Document) -> None:
@@ -391,4 +412,5 @@ def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
 _BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
     "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age,
     "pegasus": _pegasus, "absent": _remove, "bound": _bound, "exception": _exception, "guarantee": _guarantee,
+    "budget": _budget,
 }  # fmt: skip

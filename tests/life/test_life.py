@@ -103,6 +103,6 @@ def test_the_last_line_of_a_run_is_json(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == (
         '{"seed": 1, "steps": 0, "violations": 0, "by_law": {"L1": 0, "L2": 0, "L3": 0, "Pace": 0, "L4": 0, "L5": 0, '
         '"L6": 0, "L7": 0, "L8": 0, "Debt": 0, "Starvation": 0, "L9": 0, "Queue": 0, "Sharing": 0, "Rejection": 0, '
-        '"Charges": 0, "Time": 0, "Unspent": 0, "Isolation": 0, "Takeover": 0, "Audit": 0, "Model": 0}, "lives": 0, '
-        '"batches": 0, "model_steps": 0, "model_actions": "0 of 19"}'
+        '"Charges": 0, "Time": 0, "Unspent": 0, "Budget": 0, "Isolation": 0, "Takeover": 0, "Audit": 0, "Model": 0}, '
+        '"lives": 0, "batches": 0, "model_steps": 0, "model_actions": "0 of 19"}'
     )

@@ -74,7 +74,7 @@ class Decider:
         arrivals = make_arrivals(rows)
         if self.engine == "oracle":
             self.plan = reference_admission(self.state, arrivals, self.policy, now_ms=now_ms)
-            self.state = self.plan.state.to_arrays()
+            self.state = self.plan.state.to_arrays(self.policy)
         else:
             plan = plan_admission(self.state, arrivals, self.policy, now_ms=now_ms)
             self.plan = as_reference(plan, self.policy)
@@ -86,7 +86,8 @@ class Decider:
         before, self.in_force = self.in_force, self.policy
         row = pins(self.state.epoch + 1, now_ms)
         if self.engine == "oracle":
-            self.state = reference_epoch(self.state, row, before, self.policy, now_ms=now_ms).to_arrays()
+            told = reference_epoch(self.state, row, before, self.policy, now_ms=now_ms)
+            self.state = told.to_arrays(self.policy)
         else:
             self.state = under_epoch(self.state, row, before, self.policy, now_ms=now_ms)
 

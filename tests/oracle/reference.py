@@ -18,6 +18,7 @@ text of the design, and none can overflow.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -112,7 +113,7 @@ class _Batch:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
         self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
-        self.policy, self.now_ms, self.served = policy, now_ms, served
+        self.policy, self.now_ms, self.served, self.windows = policy, now_ms, served, state.windows
         self.most_ns = MOST_NS // max(1, len(state.queue) + len(arrivals))
         self.flows: dict[str, Flow] = {}
         self.scopes: dict[int, Scope] = {}
@@ -151,12 +152,13 @@ class _Batch:
             is_tenant = index <= len(self.policy.tenant_names)
             level = Level.JOB if index == 0 else Level.TENANT if is_tenant else Level.RESOURCE_GROUP
             limits = ScopeLimits.from_limits(self.policy.shared, index, level, index)
-            self.scopes[index] = Scope.grown(limits, memory, elapsed_ms=elapsed_ms)
+            self.scopes[index] = Scope.grown(limits, memory, self.windows, elapsed_ms=elapsed_ms)
 
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
             elapsed_ms = self.now_ms - self.old.advanced_to_ms
-            self.flows[name] = Flow.remembered(self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms)
+            memory = self.old.flows.get(name)
+            self.flows[name] = Flow.remembered(self.policy, name, memory, self.windows, elapsed_ms=elapsed_ms)
         return self.flows[name]
 
     def time_ns(self, name: str) -> int:
@@ -249,14 +251,11 @@ class _Batch:
             for flow in self.flows.values()
             for k in range(flow.eligible)
         ]
-        left = {at: {d: bucket.balance_micro for d, bucket in each.buckets.items()} for at, each in self.scopes.items()}
+        left = copy.deepcopy(self.scopes)
         served = {flow.name: Served(0) for flow in self.flows.values()}
         for *_, k, flow in sorted(turns, key=lambda turn: turn[:3]):
             of_flow = served[flow.name]
-            short = {
-                limits.level: next((d for d in limits.limited_dimensions if left[limits.index][d] < 0), None)
-                for limits in flow.rules.shared
-            }
+            short = {limits.level: left[limits.index].overdrawn() for limits in flow.rules.shared}
             if of_flow.count < k or any(short[limits.level] is not None for limits in flow.rules.enforced):
                 continue
             of_flow.count += 1
@@ -266,8 +265,7 @@ class _Batch:
                     of_flow.marked_from.setdefault(limits.level, k)
                     for d in DIMENSIONS[dimension:]:
                         of_flow.short_from.setdefault((limits.level, d), k)
-                for d in limits.limited_dimensions:
-                    left[limits.index][d] -= flow.rows[k].tokens[d] * UNIT_MICRO[d]
+                left[limits.index].take(flow.rows[k].tokens)
         return served
 
     def enforced(self, flow: Flow) -> list[Scope]:
@@ -314,6 +312,9 @@ class _Batch:
             for d, bucket in scope.buckets.items():
                 before = taken[d] - max(row.tokens[d] for row in last)
                 assert before * UNIT_MICRO[d] <= bucket.balance_micro, f"{scope} lets {taken} pass"
+            for budget in scope.budgets:
+                d = budget.dimension
+                assert taken[d] - max(row.tokens[d] for row in last) <= budget.before, f"{budget} lets {taken} pass"
         for row in let_pass:
             scope.debit(row.tokens, is_marked=False)
         assert not marked or scope.overdrawn() is not None, f"{scope.limits} marks {len(marked)} rows that fit"
@@ -321,7 +322,8 @@ class _Batch:
             scope.debit(row.tokens, is_marked=True)
 
     def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
-        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)
+        told = by.ends_by[dimension]
+        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, told, by.limits.index)
         self.refused_by[row.index] = (by, dimension)
 
     # Step 6
@@ -340,7 +342,7 @@ class _Batch:
             dimension = cause.overdrawn()
             assert dimension is not None
             if row is flow.rows[flow.admitted]:
-                self.stopped_by[row.namespace] = (cause.limits.level, dimension)
+                self.stopped_by[row.namespace] = (cause.limits.level, cause.ends_by[dimension])
             # Rows wait for a quota of which the job has no share yet: what it offers is not beyond the quota.
             is_unleased = isinstance(cause, Scope) and cause.is_unleased
             rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival and not is_unleased
@@ -379,12 +381,12 @@ class _Batch:
         """
         names = {row.index: row.namespace for row in self.rows}
         for index, (by, dimension) in self.refused_by.items():
-            wait_ms = by.throttle_time_ms(dimension)
+            wait_ms = by.throttle_time_ms(dimension, self.now_ms)
             if self.decisions[index].verdict != Verdict.ADMIT:
                 flow = self.flows[names[index]]
                 levels: list[Flow | Scope] = [flow, *self.enforced(flow)]
                 owing = [level for level in levels if level.is_enforced]
-                times_ms = [level.throttle_time_ms(d) for level in owing for d in level.limited_dimensions]
+                times_ms = [level.throttle_time_ms(d, self.now_ms) for level in owing for d in DIMENSIONS]
                 # A scope may have given a row of another flow its last token at this very moment.
                 wait_ms = max(int(isinstance(by, Scope)), *times_ms)
                 if self.decisions[index].verdict == Verdict.REJECT:
@@ -466,7 +468,10 @@ class _Batch:
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]
         shared = [scope.memory(self.old.shared[index]) for index, scope in self.scopes.items()]
-        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, shared, self.old.prices)
+        return replace(
+            self.old, advanced_to_ms=self.now_ms, paid_ms=0, flows=flows, queue=queue,
+            shared_as_of_ms=self.now_ms, shared=shared,
+        )  # fmt: skip
 
     def usage(self) -> dict[str, FlowUsage]:
         rows: dict[str, list[Row]] = {}

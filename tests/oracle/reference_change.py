@@ -11,9 +11,10 @@ from spark_throttle.core.quota import MIN_BALANCE_MICRO, MOST_NS, CompiledPolicy
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState
 from tests.oracle.reference_bucket import TokenBucket, ceil_div
+from tests.oracle.reference_budget import Tally, period_of
 from tests.oracle.reference_flow import Flow
 from tests.oracle.reference_rules import DIMENSIONS, ScopeLimits, Tokens, pair, rules_of, tokens
-from tests.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory
+from tests.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory, those_of
 
 
 def reference_epoch(
@@ -21,7 +22,9 @@ def reference_epoch(
 ) -> ReferenceState:
     """Return what `under_epoch` must return for the same arguments."""
     if row.measured is not None:
-        state = _corrected(ReferenceState.from_arrays(state, before), row.measured, before).to_arrays()
+        state = _corrected(ReferenceState.from_arrays(state, before), row.measured, before).to_arrays(before)
+    told = _in_windows(ReferenceState.from_arrays(state, before), row, before)
+    state = replace(told.to_arrays(before), windows=row.windows)
     names: list[str] = state.flows.names.to_pylist()
     flows = {}
     for i, name in enumerate(names):
@@ -38,6 +41,7 @@ def reference_epoch(
             pair(state.flows.window_units[i]),
             int(state.flows.price_ns[i]),
             int(state.flows.priced_ms[i]),
+            _under(old.limits, new.limits, told.flows[name].tallies),
         )
         flows[name] = memory.meaningful(new, second=now_ms // 1000)
     paid_ms = now_ms
@@ -46,7 +50,9 @@ def reference_epoch(
     earned = _earned(state, before, elapsed_ms=paid_ms - state.shared.as_of_ms)
     balance_micro = _shared(earned, before, after, row)
     pinned = SharedBuckets(balance_micro, paid_ms, row.share_micro_per_ms)
-    after_epoch = ReferenceState.from_arrays(replace(state, shared=pinned), after)
+    unspent = state if after is before else replace(state, flows=replace(state.flows, spent=None))
+    after_epoch = ReferenceState.from_arrays(replace(unspent, shared=pinned), after)
+    after_epoch = replace(after_epoch, shared=_with_tallies(after_epoch.shared, told.shared, before, after))
     if after is before:
         return replace(after_epoch, epoch=row.epoch)
     queue = []
@@ -58,6 +64,54 @@ def reference_epoch(
     return replace(
         after_epoch, advanced_to_ms=now_ms, flows=flows, queue=queue, epoch=row.epoch, paid_ms=passed_ms
     )  # fmt: skip
+
+
+def _in_windows(state: ReferenceState, row: ControlRow, policy: CompiledPolicy) -> ReferenceState:
+    """Return the state with the tallies wiped of each budget for which other windows have begun."""
+    if row.windows is None or not state.windows:
+        return state
+    begun = [new - old for new, old in zip(row.windows.number.tolist(), state.windows[0], strict=True)]
+
+    def wiped(limits: ScopeLimits, tallies: tuple[Tally, ...]) -> tuple[Tally, ...]:
+        budgets = limits.with_tallies(tallies)
+        for budget in budgets:
+            budget.begin(begun[period_of(budget.tally.key)])
+        return those_of(limits, [budget.tally for budget in budgets])
+
+    flows = {
+        name: replace(flow, tallies=wiped(rules_of(policy, name).limits, flow.tallies))
+        for name, flow in state.flows.items()
+    }
+    shared = [
+        replace(scope, tallies=wiped(limits, scope.tallies))
+        for scope, limits in zip(state.shared, _scopes_of(policy)[0], strict=True)
+    ]
+    return replace(state, flows=flows, shared=shared)
+
+
+def _under(old: ScopeLimits, new: ScopeLimits, tallies: tuple[Tally, ...]) -> tuple[Tally, ...]:
+    """Return what is used of the budgets that a scope had before and still has: less of it may be over."""
+    had, has = dict(old.budgets), dict(new.budgets)
+    kept = [
+        replace(tally, over=min(tally.over, max(tally.used - has[tally.key], 0)))
+        for tally in tallies
+        if tally.key in had and tally.key in has
+    ]
+    return those_of(new, kept)
+
+
+def _with_tallies(
+    scopes: list[ScopeMemory], told: list[ScopeMemory], before: CompiledPolicy, after: CompiledPolicy
+) -> list[ScopeMemory]:
+    """Return the scopes of `after` with what those of the same names had used."""
+    former = {
+        key: (limits, each.tallies) for limits, key, each in zip(*_scopes_of(before), told, strict=True)
+    }  # fmt: skip
+    found = []
+    for limits, key, each in zip(*_scopes_of(after), scopes, strict=True):
+        tallies = _under(former[key][0], limits, former[key][1]) if key in former else ()
+        found.append(replace(each, tallies=tallies))
+    return found
 
 
 def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPolicy) -> ReferenceState:

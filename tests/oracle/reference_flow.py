@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.measured_time import REMEMBERED_MS
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
 from tests.oracle.reference_bucket import (
@@ -11,6 +12,7 @@ from tests.oracle.reference_bucket import (
     name_hash,
     throttle_time_ms,
 )
+from tests.oracle.reference_budget import Budget, told
 from tests.oracle.reference_rules import (
     DIMENSIONS,
     UNIT_MICRO,
@@ -21,7 +23,7 @@ from tests.oracle.reference_rules import (
     rules_of,
     tokens,
 )
-from tests.oracle.reference_state import FlowMemory, ScopeMemory
+from tests.oracle.reference_state import FlowMemory, ScopeMemory, those_of
 
 
 @dataclass(slots=True)
@@ -78,46 +80,79 @@ class Scope:
     buckets: dict[Dimension, TokenBucket]
     """The buckets of the limited dimensions."""
 
+    budgets: list[Budget]
+    windows: CalendarWindows | None
+    ends_by: dict[Dimension, int] = field(default_factory=dict)
+    """What ends first in each dimension."""
+
     @classmethod
-    def grown(cls, limits: ScopeLimits, memory: ScopeMemory, *, elapsed_ms: int) -> Scope:
+    def grown(
+        cls, limits: ScopeLimits, memory: ScopeMemory, windows: CalendarWindows | None, *, elapsed_ms: int
+    ) -> Scope:
         """Return the scope, refilled."""
         buckets = {d: memory.bucket(limits, d) for d in limits.limited_dimensions}
         for bucket in buckets.values():
             bucket.refill(elapsed_ms)
         share = memory.share_micro_per_ms
         is_unleased = share is not None and any(share[d] == 0 < limits.rate_micro_per_ms[d] for d in DIMENSIONS)
-        return cls(limits, is_unleased, buckets)
+        budgets = limits.with_tallies(memory.tallies)
+        return cls(limits, is_unleased, buckets, budgets, windows, ends_in(buckets, budgets))
 
     @property
     def is_enforced(self) -> bool:
         """Whether the scope can hold a row back."""
         return self.limits.is_enforced
 
-    @property
-    def limited_dimensions(self) -> list[Dimension]:
-        """The dimensions in which the scope has a limit."""
-        return self.limits.limited_dimensions
-
     def overdrawn(self) -> Dimension | None:
         """Return the dimension that refuses the next row, messages first; `None` if none does."""
-        return next((d for d, bucket in self.buckets.items() if bucket.balance_micro < 0), None)
+        return next((d for d in DIMENSIONS if _refuses(d, self.buckets, self.budgets)), None)
+
+    def take(self, tokens: Tokens) -> None:
+        """Subtract tokens, without an end to the debt."""
+        for d, bucket in self.buckets.items():
+            bucket.balance_micro -= tokens[d] * UNIT_MICRO[d]
+        for budget in self.budgets:
+            budget.take(tokens)
 
     def debit(self, tokens: Tokens, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
         for d, bucket in self.buckets.items():
             floor_micro = debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
             bucket.debit(tokens[d], unit_micro=UNIT_MICRO[d], floor_micro=floor_micro)
+        for budget in self.budgets:
+            budget.take(tokens)
 
-    def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long a bucket repays its debt: at the job's share, or at the quota while the share is 0."""
+    def throttle_time_ms(self, dimension: Dimension, now_ms: int) -> int:
+        """Return how long a bucket repays its debt: at the job's share, or at the quota while the share is 0.
+
+        If a budget is spent, it is the time until it begins anew, if that is longer.
+        """
+        wait_ms = _until_edge_ms(dimension, self.budgets, self.windows, now_ms)
+        if dimension not in self.buckets:
+            return wait_ms
         bucket = self.buckets[dimension]
         rate = bucket.rate_micro_per_ms or self.limits.rate_micro_per_ms[dimension]
-        return throttle_time_ms(bucket.balance_micro, rate)
+        return max(wait_ms, throttle_time_ms(bucket.balance_micro, rate))
 
     def memory(self, before: ScopeMemory) -> ScopeMemory:
         """Return what is stored of the scope."""
         left = tokens([self.buckets[d].balance_micro if d in self.buckets else 0 for d in DIMENSIONS])
-        return replace(before, balance_micro=left)
+        return replace(before, balance_micro=left, tallies=those_of(self.limits, [each.tally for each in self.budgets]))
+
+
+def ends_in(buckets: dict[Dimension, TokenBucket], budgets: list[Budget]) -> dict[Dimension, int]:
+    """Return what ends first in each dimension."""
+    held = {d: bucket.balance_micro for d, bucket in buckets.items()}
+    return {d: told(d, held.get(d), UNIT_MICRO[d], budgets) for d in DIMENSIONS}
+
+
+def _refuses(dimension: Dimension, buckets: dict[Dimension, TokenBucket], budgets: list[Budget]) -> bool:
+    is_in_debt = dimension in buckets and buckets[dimension].balance_micro < 0
+    return is_in_debt or any(each.is_spent for each in budgets if each.dimension == dimension)
+
+
+def _until_edge_ms(dimension: Dimension, budgets: list[Budget], windows: CalendarWindows | None, now_ms: int) -> int:
+    return max((each.wait_ms(windows, now_ms) for each in budgets if each.dimension == dimension), default=0)
 
 
 @dataclass(slots=True)
@@ -150,6 +185,11 @@ class Flow:
     price_ns: int = 0
     priced_ms: int = 0
 
+    budgets: list[Budget] = field(default_factory=list)
+    windows: CalendarWindows | None = None
+    ends_by: dict[Dimension, int] = field(default_factory=dict)
+    """What ends first in each dimension."""
+
     blocked_by: Scope | None = None
     """The narrowest shared scope that is overdrawn after the batch, if not all eligible rows are admitted."""
 
@@ -159,6 +199,7 @@ class Flow:
         policy: CompiledPolicy,
         name: str,
         memory: FlowMemory | None,
+        windows: CalendarWindows | None = None,
         *,
         elapsed_ms: int,
     ) -> Flow:
@@ -178,6 +219,8 @@ class Flow:
             flow.window_second = memory.window_second
             flow.window_units = list(memory.window_units)
             flow.price_ns, flow.priced_ms = memory.price_ns, memory.priced_ms
+        flow.windows, flow.budgets = windows, rules.limits.with_tallies(() if memory is None else memory.tallies)
+        flow.ends_by = ends_in(flow.buckets, flow.budgets)
         return flow
 
     @property
@@ -187,21 +230,17 @@ class Flow:
 
     def overdrawn(self) -> Dimension | None:
         """Return the dimension in which the namespace refuses the next row, messages first; `None` if none does."""
-        return next((d for d, bucket in self.buckets.items() if not bucket.admits()), None)
+        return next((d for d in DIMENSIONS if _refuses(d, self.buckets, self.budgets)), None)
 
     @property
     def is_enforced(self) -> bool:
         """Whether the namespace's own limits can hold a row back."""
         return self.limits.is_enforced
 
-    @property
-    def limited_dimensions(self) -> list[Dimension]:
-        """The dimensions in which the namespace itself has a limit."""
-        return list(self.buckets)
-
-    def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long the namespace's own rate takes to repay the debt."""
-        return self.buckets[dimension].throttle_time_ms()
+    def throttle_time_ms(self, dimension: Dimension, now_ms: int) -> int:
+        """Return how long the namespace's own rate takes to repay the debt, or until a spent budget begins anew."""
+        wait_ms = _until_edge_ms(dimension, self.budgets, self.windows, now_ms)
+        return max(wait_ms, self.buckets[dimension].throttle_time_ms()) if dimension in self.buckets else wait_ms
 
     def debit(self, tokens: Tokens, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
@@ -210,6 +249,8 @@ class Flow:
             before_micro = bucket.balance_micro
             bucket.debit(tokens[d], unit_micro=UNIT_MICRO[d], floor_micro=floor_micro)
             self.lacks[d].balance_micro -= before_micro - bucket.balance_micro
+        for budget in self.budgets:
+            budget.take(tokens)
 
     def tie(self, now_ms: int) -> tuple[int, int]:
         """Return the order at equal tags: the longest wait first, then a hash that prefers no spelling for long."""
@@ -218,14 +259,19 @@ class Flow:
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""
         balance_micro = {d: bucket.balance_micro for d, bucket in self.buckets.items()}
+        budgets = [replace(each) for each in self.budgets]
         for row in self.rows:
             if row.release_ms > now_ms:
                 self.is_held = True
                 return
-            if self.limits.is_enforced and any(balance < 0 for balance in balance_micro.values()):
+            if self.limits.is_enforced and (
+                any(balance < 0 for balance in balance_micro.values()) or any(each.is_spent for each in budgets)
+            ):
                 return
             for d in balance_micro:
                 balance_micro[d] -= row.tokens[d] * UNIT_MICRO[d]
+            for budget in budgets:
+                budget.take(row.tokens)
             self.eligible += 1
 
     def has_memory(self, now_ms: int, *, has_time: bool) -> bool:
@@ -233,7 +279,8 @@ class Flow:
         counts_this_second = self.window_second == now_ms // 1000 and self.window_units != [0, 0]
         is_full = not any(each.balance_micro for each in self.lacks.values())
         is_priced = has_time and self.priced_ms > 0 and now_ms - self.priced_ms <= REMEMBERED_MS
-        return not is_full or counts_this_second or is_priced
+        has_used = any(each.tally.used for each in self.budgets)
+        return not is_full or counts_this_second or is_priced or has_used
 
     def memory(self, now_ms: int) -> FlowMemory:
         """Return what is stored of the flow."""
@@ -249,5 +296,6 @@ class Flow:
             pair(self.window_units),
             self.price_ns,
             self.priced_ms,
+            tuple(each.tally for each in self.budgets),
         )
         return memory.meaningful(self.rules, second=now_ms // 1000)

@@ -9,6 +9,7 @@ from typing import Final
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,
+    UNBOUNDED,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -18,6 +19,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
+from tests.oracle.reference_budget import KEYS, Budget, Tally
 
 MAX_NAMESPACE_BYTES: Final = 1024
 
@@ -61,6 +63,9 @@ class ScopeLimits:
     max_message_bytes: int
     """Bound on the size of a message; `MAX_SIZE_BYTES` if there is none."""
 
+    budgets: tuple[tuple[str, int], ...] = ()
+    """The budgets, by their keys."""
+
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
         """Return the limits at `position`."""
@@ -73,6 +78,11 @@ class ScopeLimits:
             OnExcess(int(limits.on_excess[position])),
             int(limits.weight[position]),
             MAX_SIZE_BYTES if largest is None else min(MAX_SIZE_BYTES, int(largest[position])),
+            tuple(
+                (key, int(limits.settings[key][position]))
+                for key in KEYS
+                if key in limits.settings and limits.settings[key][position] < UNBOUNDED
+            ),
         )
 
     def limits(self, dimension: Dimension) -> bool:
@@ -91,12 +101,18 @@ class ScopeLimits:
     @property
     def is_enforced(self) -> bool:
         """Whether the scope can hold a row back."""
-        return bool(self.limited_dimensions) and self.on_excess != OnExcess.OBSERVE
+        return bool(self.limited_dimensions or self.budgets) and self.on_excess != OnExcess.OBSERVE
 
     @property
     def is_observed(self) -> bool:
         """Whether the scope can mark a row."""
-        return bool(self.limited_dimensions) and self.on_excess == OnExcess.OBSERVE
+        return bool(self.limited_dimensions or self.budgets) and self.on_excess == OnExcess.OBSERVE
+
+    def with_tallies(self, tallies: Sequence[Tally]) -> list[Budget]:
+        """Return the budgets with what is used of them."""
+        used = {tally.key: tally for tally in tallies}
+        is_enforced = self.on_excess != OnExcess.OBSERVE
+        return [Budget(tokens, used.get(key, Tally(key)), is_enforced) for key, tokens in self.budgets]
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,9 @@ def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, sin
         if flow.limits.is_enforced:
             refill = bucket.rate_micro_per_ms * since_last_ms // UNIT_MICRO[d]
             passing[d] = min(wanted[d], max(0, bucket.balance_micro // UNIT_MICRO[d] + 1 + refill))
+    for budget in flow.budgets:
+        if budget.is_enforced:
+            passing[budget.dimension] = min(passing[budget.dimension], budget.before + 1)
     if passing == wanted:
         return tokens(wanted)
     part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])

@@ -15,6 +15,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.measured_time import MeasuredTime
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
@@ -28,6 +29,7 @@ from spark_throttle.core.quota import (
     Level,
     OnExcess,
     Overflow,
+    Period,
     QueueBounds,
 )
 from spark_throttle.core.state import ControlRow
@@ -251,7 +253,16 @@ def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int
         ]
         share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 3)
         share_micro_per_ms = np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms)
-    return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, measured=measured)
+    windows = None if draw(st.integers(0, 7)) == 0 else draw(calendar_windows(number, paid_ms))
+    return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, measured=measured, windows=windows)
+
+
+@st.composite
+def calendar_windows(draw: st.DrawFn, number: int, paid_ms: int) -> CalendarWindows:
+    """Return windows of budgets, of which some have begun since those of the epoch before."""
+    begun = [number // 2 * 2 + draw(st.sampled_from((0, 0, 1, 2))) for _ in Period]
+    until_ms = [paid_ms + draw(st.sampled_from((1, 500, 3_600_000))) for _ in Period]
+    return CalendarWindows(*np.array([begun, [paid_ms] * len(Period), until_ms], dtype=np.int64))
 
 
 @st.composite

@@ -256,3 +256,16 @@ def test_under_a_quota_that_is_proposed_for_no_backlog_nobody_waits(seed: int) -
     tenants = {each.scope: {"publish": {"messages_per_second": each.messages_per_second}} for each in quotas}
     found = replayed(traffic, {"tenants": tenants})
     assert not found.held.any()
+
+
+def test_budgets_begin_anew_by_the_calendar_of_the_policy() -> None:
+    """Four messages an hour for two days; a budget of ten a day, from midnight in Berlin, which is 22:00 UTC."""
+    first = 1_760_000_400 // 3_600 + 24
+    first -= first % 24
+    ones = {"messages": [4] * 48, "bytes": [4] * 48, "largest_bytes": [1] * 48}
+    table = pa.table({"interval": range(first, first + 48), "namespace": ["acme/a"] * 48, **ones})
+    quota = {"messages_per_day": 10, "on_excess": "reject"}
+    document = {"job": {"time_zone": "Europe/Berlin"}, "tenants": {"acme": {"publish": quota}}}
+    traffic = Traffic.of(table, interval_ms=3_600_000)
+    found = replay(traffic, compile_policy(parse_document(document), "publish"))
+    assert found.admitted.tolist() == [[30, 30]]

@@ -329,6 +329,8 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
         if any(each.guaranteed_percentage is not None for each in found.levels):
             percent = level.guaranteed_percentage
             cells["guaranteed time"] = "" if percent is None else f"{percent:g} %"
+    if any(_budgets(each) for each in found.levels):
+        cells["budgets"] = _budgets(level) or "none"
     cells |= {"weight": level.weight, "excess": level.on_excess}
     if found.last_batch is not None:
         if is_timed:
@@ -340,6 +342,12 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
         cells |= {"balance": both(level.balance), "waiting": both(level.waiting)}
         cells["may leave in"] = release if is_waiting else ""
     return cells
+
+
+def _budgets(level: LevelExplanation) -> str:
+    """Return the budgets of a level, with what is left of them where that is known."""
+    left = {each.budget: f"{each.left} of " for each in level.budgets}
+    return ", ".join(f"{left.get(key, '')}{most} {key}" for key, most in level.bounds.items() if "_per_" in key)
 
 
 def _held_by(found: Explanation) -> str:

@@ -20,6 +20,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.waiting_times import bin_of, upper_ms
+from spark_throttle.status.budget_status import BudgetsByScope, budgets_by_scope
 from spark_throttle.status.ranking import Key, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
 from spark_throttle.status.usage_table import (
@@ -79,6 +80,9 @@ class BatchNumbers:
     held_by: Int64s
     """As in `UsageReport`."""
 
+    budgets: BudgetsByScope
+    """What is left of the budgets of all scopes."""
+
     def oldest_of(self, key: Key) -> int:
         """Return how long the oldest waiting message of a shared scope had waited, -1 where none waited."""
         oldest_ms = self.waits.get(key, {}).get("oldest_waiting_ms")
@@ -99,7 +103,7 @@ class BatchNumbers:
     def without_details(self) -> BatchNumbers:
         """Return the numbers of only the job, its groups and its tenants."""
         kept = {key: counts.copy() for key, counts in self.shared.items()}
-        return replace(self, shared=kept, waits={}, names=_NO_NAMES, counts=self.counts[:0].copy(),
+        return replace(self, shared=kept, waits={}, budgets={}, names=_NO_NAMES, counts=self.counts[:0].copy(),
                        oldest_ms=self.oldest_ms[:0].copy(), held_by=self.held_by[:0].copy())  # fmt: skip
 
 
@@ -128,6 +132,7 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
         counts=_columns(namespaces),
         oldest_ms=(nobody[:, 0] if report.oldest_ms is None else report.oldest_ms)[is_active],
         held_by=(nobody if report.held_by is None else report.held_by)[is_active],
+        budgets=budgets_by_scope(report, policy),
     )
 
 

@@ -148,7 +148,25 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         for each in destinations_of(view.epoch, view.epoch_policy):
             labels = (view.name, "resource_group", each.resource_group)
             _add(families, labels, {"destination_unavailable": int(each.is_unavailable)})
-    yield from (*families.values(), _waiting_scopes(views), *_near_limits(views))
+    yield from (*families.values(), *_budgets(views), _waiting_scopes(views), *_near_limits(views))
+
+
+_BUDGET_GAUGES: Final = {
+    "budget_left": "Messages or bytes left of the budget after the newest batch.",
+    "budget_lasts_seconds": "How long that lasts at the mean pace of the window so far, if it ends before the window.",
+}
+
+
+def _budgets(views: list[JobView]) -> Iterator[Metric]:
+    """Yield what is left of budgets, and how long it lasts."""
+    families = _gauges("", _BUDGET_GAUGES, (*_SCOPE_LABELS, "budget"))
+    for view in views:
+        for key in () if view.newest is None else view.totals.named:
+            for each in view.newest.budgets.get(key, ()) if view.newest is not None else ():
+                lasts = None if each.lasts_ms is None else each.lasts_ms / 1000
+                labels = (view.name, *key, each.budget)
+                _add(families, labels, {"budget_left": each.left, "budget_lasts_seconds": lasts})
+    yield from families.values()
 
 
 def _gauges(prefix: str, texts: Mapping[str, str], labels: Sequence[str]) -> dict[str, GaugeMetricFamily]:

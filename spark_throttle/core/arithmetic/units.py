@@ -17,7 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from spark_throttle.core.quota import MAX_BURST_TOKENS, Dimension
+from spark_throttle.core.quota import MAX_BUDGET_TOKENS, MAX_BURST_TOKENS, Dimension
 from spark_throttle.errors import PolicyError
 
 MAX_TOKENS_PER_SECOND: Final = MAX_BURST_TOKENS
@@ -70,6 +70,15 @@ _PERCENTAGE: Final = _Kind(
 _SIZE: Final = _Kind(
     _BYTE_UNITS, 1, MAX_SIZE_BOUND_BYTES, "bytes", "give whole bytes", "give 0 or more", "5000 or 64KiB"
 )
+_BUDGET_SIGN: Final = "0 admits nothing, and leaving the key out sets no budget"
+_BUDGETS: Final = {
+    Dimension.MESSAGES: _Kind(
+        _COUNT_UNITS, 1, MAX_BUDGET_TOKENS, "messages", "give whole messages", _BUDGET_SIGN, "1000000"
+    ),
+    Dimension.BYTES: _Kind(
+        _BYTE_UNITS, 1, MAX_BUDGET_TOKENS, "bytes", "give whole bytes", _BUDGET_SIGN, "5000 or 64GiB"
+    ),
+}  # fmt: skip
 _DURATION: Final = _Kind(
     _DURATION_UNITS_MS, 1, MAX_DURATION_MS, "ms", "give whole milliseconds", "give more than 0", "10, 1.5 or 250ms"
 )
@@ -143,6 +152,17 @@ def parse_size(value: object) -> int:
     (65536, 1500000, 10)
     """
     return _parse(value, _SIZE)
+
+
+def parse_budget(value: object, dimension: Dimension = Dimension.MESSAGES) -> int:
+    """Return the messages or bytes of a budget.
+
+    Examples
+    --------
+    >>> parse_budget(1_000_000), parse_budget("1.5TB", Dimension.BYTES)
+    (1000000, 1500000000000)
+    """
+    return _parse(value, _BUDGETS[dimension])
 
 
 def parse_duration_ms(value: object) -> int:

@@ -16,7 +16,9 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, replaced, sums
 from spark_throttle.core.batch.decisions import Reason
+from spark_throttle.core.batch.rows_behind import ThrottleTimes
 from spark_throttle.core.batch.scope_room import by_dimension, cost, taken_by
+from spark_throttle.core.limits.budgets import Budgets, UsedBudgets
 from spark_throttle.core.limits.token_bucket import full, in_micro, throttle_time_ms
 from spark_throttle.core.measured_time import REMEMBERED_MS
 from spark_throttle.core.names.matching import Matches, enforcing_scopes, taken
@@ -108,8 +110,13 @@ def remembered(
     }  # fmt: skip
     if len(at) < len(flows):
         columns = {name: replaced(getattr(flows, name), at, column) for name, column in columns.items()}
-    after = replace(flows, **columns)
+    spent = plan.spent
+    if spent is not None and flows.spent is not None and len(at) < len(flows):
+        spent = flows.spent.with_those(at, spent)
+    after = replace(flows, **columns, spent=spent)
     keep = by_row(np.logical_or, (after.balance_micro < full_micro) | (after.cut_micro > 0))
+    if spent is not None:
+        keep |= spent.is_any
     keep[at[waits]] = True
     keep[left_flow] = True
     keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)
@@ -172,7 +179,8 @@ def report(
     position = np.full(flows, -1)
     position[active] = np.arange(len(active))
     waited = WaitingTimes.of(position[rows.flow[left]], waited_ms)
-    held_by = np.stack([outcome.stops.level, outcome.stops.dimension], axis=1)
+    stops = outcome.stops
+    held_by = np.stack([stops.level, plan.ends_by(np.arange(flows), stops.scope, stops.dimension)], axis=1)
     shares = under_share(policy, plan.shared.share_micro_per_ms).shared
     return UsageReport(
         batch.epoch, policy.revision, now_ms,
@@ -194,6 +202,10 @@ def report(
         own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
         left_messages=left_messages,
+        budgets=None if batch.windows is None else UsedBudgets(
+            batch.windows, None if plan.spent is None else plan.spent.used[active],
+            None if plan.shared.spent is None else plan.shared.spent.used,
+        ),
     )  # fmt: skip
 
 
@@ -223,7 +235,7 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
         free = _priced(waiting.tally(np.flatnonzero(is_free), len(wants)), batch.entered.price_ns)
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
-    passing = np.minimum(wanted, _may_pass(plan.balance_micro, batch.entered.limits, batch.elapsed_ms))
+    passing = np.minimum(wanted, _may_pass(plan, batch.entered.limits, batch.elapsed_ms))
     if (passing == wanted).all():
         return wanted
     part = np.where(wanted > 0, quotient(passing, wanted, FACTOR_BITS, round_up=True), WHOLE)
@@ -231,13 +243,17 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
     return np.where(part > 0, np.minimum(times(wanted, part) + 1, passing), 0)
 
 
-def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
+def _may_pass(plan: FlowPlan, limits: Limits, elapsed_ms: int) -> Int64s:
     """Return what each flow's own limits may let pass until the next batch; shape (flows, 3)."""
-    is_enforced = limits.is_enforced
+    is_enforced, budgets = limits.is_enforced, None if plan.spent is None else Budgets.of(limits)
     passing = np.full(is_enforced.shape, NEVER_MS)
     if is_enforced.any():
-        soon = _soon(balance_micro, limits.rate_micro_per_ms, elapsed_ms)
-        return np.where(is_enforced, np.maximum(soon, 0), passing)
+        soon = _soon(plan.balance_micro, limits.rate_micro_per_ms, elapsed_ms)
+        passing = np.where(is_enforced, np.maximum(soon, 0), passing)
+    if plan.spent is not None and budgets is not None:
+        left = np.where(budgets.is_enforcing, plan.spent.rooms(budgets) + 1, NEVER_MS)
+        for dimension, of_budget in zip(budgets.dimension, left.T, strict=True):
+            np.minimum(passing[:, dimension], of_budget, out=passing[:, dimension])
     return passing
 
 
@@ -261,12 +277,12 @@ def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> 
     return soon
 
 
-def _leaves_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> Int64s:
+def _leaves_ms(until: ThrottleTimes, moved: RowOutcomes, batch: MicroBatch) -> Int64s:
     """Return when each flow's first waiting row may leave, by its own limits and its release time."""
     entered, now_ms, waiting, waits = batch.entered, batch.now_ms, moved.waiting, moved.waits
     leaves_ms = np.full(len(entered.flows), NEVER_MS)
     is_enforcing = entered.limits.on_excess != OnExcess.OBSERVE
-    own_wait_ms = by_row(np.maximum, throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms))
+    own_wait_ms = by_row(np.maximum, until.own_ms)
     leaves_ms[waits] = now_ms
     np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
     if waiting.holds(now_ms):
@@ -280,7 +296,8 @@ def _due_ms(plan: FlowPlan, moved: RowOutcomes, still_waiting: Int64s, batch: Mi
     """Return when the first waiting row can leave or expire, when it could with whole quotas, and `filled_ms`.
 
     A row can leave once its own limits and its release time let it, and none of its scopes owes anything. A wait ends
-    in the millisecond in which the balance is no longer negative, so the row passes then, and not sooner.
+    in the millisecond in which the balance is no longer negative, so the row passes then, and not sooner. Who waits for
+    full buckets does not wait for the calendar.
     """
     waiting = moved.waiting
     if not len(waiting):
@@ -288,15 +305,17 @@ def _due_ms(plan: FlowPlan, moved: RowOutcomes, still_waiting: Int64s, batch: Mi
     expires_ms = NEVER_MS
     if batch.policy.queue.age_ms is not None:
         expires_ms = int(waiting.arrival_ms.min()) + batch.policy.queue.age_ms + 1
-    own_ms, now_ms, shared = _leaves_ms(plan, moved, batch), batch.now_ms, plan.shared
+    until = ThrottleTimes.of(plan, batch)
+    own_ms, now_ms, shared = _leaves_ms(until, moved, batch), batch.now_ms, plan.shared
     waits = np.flatnonzero(own_ms < NEVER_MS)
     scopes = enforcing_scopes(batch.entered.matches.shared_scope.take(waits, axis=0), batch.policy)
-    open_ms = now_ms + np.minimum(by_row(np.maximum, shared.wait_ms(batch.policy)), NEVER_MS - now_ms)
+    open_ms = now_ms + np.minimum(by_row(np.maximum, until.shared_ms), NEVER_MS - now_ms)
     leased_ms = np.where(shared.is_unleased(batch.policy), NEVER_MS, open_ms)
     with_quotas_ms, leaves_ms = (
         np.maximum(own_ms[waits], by_row(np.maximum, np.append(each, 0)[scopes])) for each in (open_ms, leased_ms)
     )
     filled_ms = np.maximum(leaves_ms, now_ms + _filling_ms(plan, still_waiting, batch)[waits])
+    filled_ms = np.where(until.edges_of_flows(batch)[waits] > 0, NEVER_MS, filled_ms)
     first = [min(int(each.min(initial=NEVER_MS)), expires_ms) for each in (leaves_ms, with_quotas_ms, filled_ms)]
     return first[0], first[1], first[2]
 

@@ -104,7 +104,9 @@ def plan_admission(
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     elapsed_ms = state.paid_ms + max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
     shared = state.shared.refilled(policy, now_ms=now_ms)
-    batch = MicroBatch(state.queue, entered, shared, policy, state.epoch, now_ms, elapsed_ms, state.unavailable)
+    batch = MicroBatch(
+        state.queue, entered, shared, policy, state.epoch, now_ms, elapsed_ms, state.unavailable, state.windows
+    )  # fmt: skip
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
@@ -156,7 +158,16 @@ def plan_admission(
         joined = still.has_rows(len(waits), still.queued)
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
     after = DeciderState(
-        now_ms, kept, queue, plan.shared, state.epoch, leads.nodes, left, state.unavailable, state.prices
+        now_ms,
+        kept,
+        queue,
+        plan.shared,
+        state.epoch,
+        leads.nodes,
+        left,
+        state.unavailable,
+        state.prices,
+        windows=state.windows,
     )
     return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan, may_come_back)
 
@@ -261,7 +272,8 @@ def _decide_by_quota(
     times = ThrottleTimes.of(plan, batch)
     behind.decide(decisions, plan, times, batch)
     wait_ms = times.at(marks.flow, marks.scope, marks.dimension)
-    causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
+    dimension = plan.ends_by(marks.flow, marks.scope, marks.dimension)
+    causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=dimension, scope=marks.scope, wait_ms=wait_ms)
     decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, marks.run)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, Reason
+from spark_throttle.core.limits.budgets import CalendarWindows, Spent
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
 from spark_throttle.core.names.matching import (
@@ -257,6 +258,8 @@ def _refilled(
     if len(names) > known:
         filled = np.concatenate([filled, full_micro[known:]])
     flows = replace(flows, balance_micro=filled, window_second=np.full(len(names), second, dtype=np.int64))
+    if limits.budgets and flows.spent is None:
+        flows = replace(flows, spent=Spent.nothing(len(names), len(limits.budgets)))
     return KnownFlows(flows, matches, full_micro)
 
 
@@ -285,6 +288,9 @@ class MicroBatch:
 
     unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The shared scopes whose rows are given up (`state.ControlRow`)."""
+
+    windows: CalendarWindows | None = None
+    """The windows of budgets in force (`state.ControlRow`)."""
 
     def weights_in(self, scope: Int64s) -> Int64s:
         """Return the weight of each flow in a shared scope of its own; shape (flows,)."""

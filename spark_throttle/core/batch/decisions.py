@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from spark_throttle.core.quota import Dimension, Int64s, Verdict
+from spark_throttle.core.quota import BUDGETS, Dimension, Int64s, Verdict
 
 
 class Reason(IntEnum):
@@ -42,8 +42,8 @@ class Reason(IntEnum):
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))
 """The word for every `Reason`, by its number."""
 
-DIMENSIONS = tuple(dimension.name.lower() for dimension in Dimension)
-"""The word for what refused or marked a row, by its number."""
+DIMENSIONS = (*(dimension.name.lower() for dimension in Dimension), *(key for key, _, _ in BUDGETS))
+"""The word for what refused or marked a row, by its number: a `Dimension`, or a budget."""
 
 MAX_NAMESPACE_BYTES = 1024
 """The greatest length of a namespace's name, in bytes."""
@@ -64,7 +64,7 @@ class Causes:
     """The `Level` that refused or marked the row, -1 where none did."""
 
     dimension: Int8s
-    """The `Dimension` that refused or marked the row, -1 where none did."""
+    """What refused or marked the row, as a position in `DIMENSIONS`; -1 where nothing did."""
 
     scope: Int64s
     """The position of the shared scope that refused or marked the row; -1 for the row's own namespace, or for none."""

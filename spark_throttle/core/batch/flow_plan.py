@@ -18,6 +18,7 @@ from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.guarantees import Claims, decide_with_guarantees
 from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.limits.budgets import Budgets, Spent
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
@@ -88,6 +89,24 @@ class FlowPlan:
     contest: Contest | None
     """The contest for the shared scopes that run short; `None` if none does."""
 
+    spent: Spent | None
+    """What the flows have used of their own budgets after the batch; `None` if no namespace has any."""
+
+    rooms: tuple[Room, Room]
+    """The room that the batch found, of the flows themselves and of the shared scopes."""
+
+    def ends_by(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:
+        """Return what ended the room of these shared scopes in a dimension, and of these flows where the scope is -1.
+
+        It is the dimension of a rate, or a budget (`Causes.dimension`); -1 where the dimension is.
+        """
+        own, shared = self.rooms
+        found = dimension
+        for room, at, is_here in ((own, flow, scope < 0), (shared, scope, scope >= 0)):
+            if room.ends_by is not None and is_here.any():
+                found = np.where(is_here & (dimension >= 0), room.ends_by[np.maximum(at, 0), dimension], found)
+        return found
+
     def leads(self, waiting: Int64s, policy: CompiledPolicy) -> Leads:
         """Return what the fair tree remembers; the candidates at `waiting`, which ascends, wait afterwards."""
         contest = self.contest
@@ -124,12 +143,16 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         As in `DeciderState`.
     """
     dimensions = len(Dimension) if price_ns is not None else Dimension.TIME
-    room, scopes = Room.of(shared.balance_micro, policy.shared, dimensions), limited_scopes(matches, policy)
-    own, counts = Room.of(flows.balance_micro, limits, dimensions), np.bincount(candidates.flow, minlength=len(flows))
+    room = Room.of(shared.balance_micro, policy.shared, dimensions, shared.spent)
+    own = Room.of(flows.balance_micro, limits, dimensions, flows.spent)
+    scopes, counts = limited_scopes(matches, policy), np.bincount(candidates.flow, minlength=len(flows))
     outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, price_ns, now_ms=now_ms)
     if outcome is not None:
         taken = taken_by(scopes, outcome.served.T[:dimensions], len(policy.shared))
-        return _settled(outcome, flows, limits, taken, shared.lent(), policy, floors=DebtFloors.none(), contest=None)
+        return _settled(
+            outcome, flows, limits, taken, shared.lent(), policy, floors=DebtFloors.none(), contest=None,
+            rooms=(own, room),
+        )  # fmt: skip
     layout = Layout.of(candidates, counts)
     prefixes = own.prefixes(layout, price_ns)
     passing = prefixes[-1]
@@ -185,7 +208,9 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         layout, count, levels, flows.balance_micro, limits, shared.balance_micro,
         under_share(policy, shared.share_micro_per_ms).shared, price_ns,
     )  # fmt: skip
-    return _settled(outcome, flows, limits, taken, kept, policy, floors=floors, contest=contest)
+    return _settled(
+        outcome, flows, limits, taken, kept, policy, floors=floors, contest=contest, rooms=(own, room)
+    )  # fmt: skip
 
 
 def _outcome_if_all_fits(
@@ -369,10 +394,15 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     *,
     floors: DebtFloors,
     contest: Contest | None,
+    rooms: tuple[Room, Room],
 ) -> FlowPlan:
     """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
     is_limited, balance_micro = limits.is_limited, flows.balance_micro
     if is_limited.any():
         left = debit(balance_micro, in_micro(outcome.served), floors.own)
         balance_micro = np.where(is_limited, left, balance_micro)
-    return FlowPlan(outcome, balance_micro, shared.debited(by_dimension(taken), policy, floors.shared), contest)
+    budgets, spent = Budgets.of(limits), None
+    if budgets is not None and flows.spent is not None:
+        spent = flows.spent.charged(outcome.served, budgets)
+    debited = shared.debited(by_dimension(taken), policy, floors.shared)
+    return FlowPlan(outcome, balance_micro, debited, contest, spent, rooms)

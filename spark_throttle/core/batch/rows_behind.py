@@ -28,9 +28,10 @@ from spark_throttle.core.batch.arrivals import MicroBatch
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Int8s, Reason
 from spark_throttle.core.batch.flow_plan import FlowPlan
 from spark_throttle.core.fair.layout import Candidates
+from spark_throttle.core.limits.budgets import Budgets, Spent
 from spark_throttle.core.limits.token_bucket import in_micro, throttle_time_ms
 from spark_throttle.core.names.matching import enforcing_scopes
-from spark_throttle.core.quota import NEVER_MS, Bools, Dimension, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.quota import NEVER_MS, Bools, Dimension, Int64s, Level, Limits, OnExcess, Verdict
 
 FREE_MICRO_PER_MS: Final = 1 << 50
 """The pace of a namespace that no quota stopped: a release time holds its rows."""
@@ -59,7 +60,7 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThrottleTimes:
-    """How long each bucket earns until its balance is not negative any more."""
+    """How long each bucket earns until its balance is not negative any more, and each budget is spent."""
 
     own_ms: Int64s
     """Shape (flows, 3)."""
@@ -67,19 +68,29 @@ class ThrottleTimes:
     shared_ms: Int64s
     """Shape (scopes, 3)."""
 
+    edges: tuple[Int64s, Int64s] | None = None
+    """The part of both that is the time until a budget begins anew, of the same shapes; `None` if none is spent."""
+
     @classmethod
     def of(cls, plan: FlowPlan, batch: MicroBatch) -> ThrottleTimes:
         """Return the times after the debits of a batch."""
-        own_ms = throttle_time_ms(plan.balance_micro, batch.entered.limits.rate_micro_per_ms)
-        return cls(own_ms, plan.shared.wait_ms(batch.policy))
+        limits, shared = batch.entered.limits, batch.policy.shared
+        own_ms = throttle_time_ms(plan.balance_micro, limits.rate_micro_per_ms)
+        shared_ms = plan.shared.wait_ms(batch.policy)
+        edges = _edges_ms(plan.spent, limits, batch), _edges_ms(plan.shared.spent, shared, batch)
+        if not any(each.any() for each in edges):
+            return cls(own_ms, shared_ms)
+        return cls(np.maximum(own_ms, edges[0]), np.maximum(shared_ms, edges[1]), edges)
 
     def of_flows(self, batch: MicroBatch) -> Int64s:
         """Return how long any of the scopes that hold a flow back owes anything, shape (flows,)."""
-        limits = batch.entered.limits
-        own_ms = by_row(np.maximum, np.where(limits.is_enforced, self.own_ms, 0))
-        shared_ms = np.append(by_row(np.maximum, self.shared_ms), 0)
-        scopes = enforcing_scopes(batch.entered.matches.shared_scope, batch.policy)
-        return np.maximum(own_ms, by_row(np.maximum, shared_ms[scopes]))
+        return _longest_ms(self.own_ms, self.shared_ms, batch)
+
+    def edges_of_flows(self, batch: MicroBatch) -> Int64s:
+        """Return how long any budget that holds a flow back is spent, shape (flows,)."""
+        if self.edges is None:
+            return np.zeros(len(self.own_ms), dtype=np.int64)
+        return _longest_ms(*self.edges, batch)
 
     def behind(self, flow: Int64s, before_micro: Int64s, plan: FlowPlan, batch: MicroBatch) -> Int64s:
         """Return how long until it is the turn of rows that others of their flow go before, shape (rows,).
@@ -118,6 +129,21 @@ class ThrottleTimes:
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:
         """Return the times of these shared scopes, and of the flows themselves where the scope is -1."""
         return np.where(scope >= 0, self.shared_ms[scope, dimension], self.own_ms[flow, dimension])
+
+
+def _edges_ms(spent: Spent | None, limits: Limits, batch: MicroBatch) -> Int64s:
+    budgets = None if spent is None else Budgets.of(limits)
+    if spent is None or budgets is None:
+        return np.zeros((len(limits), len(Dimension)), dtype=np.int64)
+    return spent.wait_ms(budgets, batch.windows, batch.now_ms)
+
+
+def _longest_ms(own_ms: Int64s, shared_ms: Int64s, batch: MicroBatch) -> Int64s:
+    """Return the longest of the times of the scopes that hold each flow back."""
+    own_ms = by_row(np.maximum, np.where(batch.entered.limits.may_hold[:, None], own_ms, 0))
+    of_scope = np.append(by_row(np.maximum, shared_ms), 0)
+    scopes = enforcing_scopes(batch.entered.matches.shared_scope, batch.policy)
+    return np.maximum(own_ms, by_row(np.maximum, of_scope[scopes]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,9 +188,8 @@ class RowsBehind:
         wait_ms = times.of_flows(batch)
         # A scope may have given a row of another flow its last token at this very moment.
         wait_ms = np.where(stops.scope >= 0, np.maximum(wait_ms, 1), wait_ms)
-        causes = Causes.of(
-            Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms
-        )
+        dimension = plan.ends_by(np.arange(len(wait_ms)), stops.scope, stops.dimension)
+        causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=dimension, scope=stops.scope, wait_ms=wait_ms)
         verdict: Verdict | Int8s = Verdict.DELAY
         if self.is_rejected.any():
             verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))
@@ -176,7 +201,7 @@ class RowsBehind:
             before = plan.outcome.queues.tokens_before(self.at[refused], flow, batch.entered.price_ns)
             wait_ms = np.maximum(wait_ms[flow], times.behind(flow, in_micro(before.T).T, plan, batch))
             causes = Causes.of(
-                Reason.QUOTA, level=stops.level[flow], dimension=stops.dimension[flow], scope=stops.scope[flow],
+                Reason.QUOTA, level=stops.level[flow], dimension=dimension[flow], scope=stops.scope[flow],
                 wait_ms=wait_ms,
             )  # fmt: skip
             decisions.decide(self.row[refused], Verdict.REJECT, causes, np.arange(len(refused)))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.limits.budgets import FIRST_BUDGET, Budgets, Spent
 from spark_throttle.core.limits.token_bucket import room_before
 from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
@@ -43,15 +43,33 @@ class Room:
     before: Int64s
     """Shape (dimensions, n): the most that may go before a message, negative if none may; large where unlimited."""
 
+    ends_by: Int64s | None = None
+    """Shape (n, 3): what ends the room of each dimension, by its place in `DIMENSIONS`; `None` if nobody has a budget.
+    """
+
     @classmethod
-    def of(cls, balance_micro: Int64s, limits: Limits, dimensions: int) -> Room:
-        """Return the room in balances, shape (n, 3), to which these limits apply, in the first dimensions."""
+    def of(cls, balance_micro: Int64s, limits: Limits, dimensions: int, spent: Spent | None = None) -> Room:
+        """Return the room in balances, shape (n, 3), to which these limits apply, in the first dimensions.
+
+        Parameters
+        ----------
+        spent
+            What is used of the scopes' budgets; `None` if no scope has any.
+        """
         before = np.full((dimensions, len(balance_micro)), UNBOUNDED)
         for d in list(Dimension)[:dimensions]:
             is_limited = limits.rate_micro_per_ms[:, d] >= 0
             if is_limited.any():
                 np.copyto(before[d], room_before(balance_micro[:, d], d), where=is_limited)
-        return cls(before)
+        budgets = None if spent is None else Budgets.of(limits)
+        if spent is None or budgets is None:
+            return cls(before)
+        ends_by = np.tile(np.arange(len(Dimension)), (before.shape[1], 1))
+        for column, d, room in zip(budgets.columns, budgets.dimension, spent.rooms(budgets).T, strict=True):
+            is_least = (room <= before[d]) & (room < UNBOUNDED)
+            ends_by[is_least, d] = FIRST_BUDGET + column
+            np.minimum(before[d], room, out=before[d])
+        return cls(before, ends_by)
 
     def prefixes(self, layout: Layout, price_ns: Int64s | None) -> list[Int64s]:
         """Return how many first rows of each flow pass, by messages alone, by bytes too, by time too; large if all."""
@@ -95,7 +113,7 @@ class Room:
 
 def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
     """Return the shared scopes of each flow that limit anything, shape (flows, levels), -1 where there is none."""
-    return scopes_where(by_row(np.logical_or, policy.shared.is_limited), matches.shared_scope)
+    return scopes_where(policy.shared.has_any, matches.shared_scope)
 
 
 def taken_by(scope: Int64s, costs: Int64s, scopes: int) -> Int64s:

@@ -27,8 +27,9 @@ from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import Rows, lasting_work, row_work, unit_work, until_the_end
+from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
 
 _LEAD_BITS = 45
@@ -300,18 +301,19 @@ def _measures(
 ) -> tuple[Measure, Measure]:
     """Return the measures of the leads below and beside the tenants' nodes; `short` and `passing` as in `row_work`."""
     nodes = len(tree.levels[1])
-    if not policy.shared.is_limited[:, 1:].any():
+    pace = paces(policy.shared)
+    if not (pace[:, 1:] != UNLIMITED).any():
         return Measure.same(nodes), Measure.same(nodes)
     of_tenant, of_child, job = scopes
     way = np.stack([of_tenant, of_child[tree.levels[1].parent], np.broadcast_to(job, nodes)], axis=1)
     counts = np.zeros(len(policy.shared) + 1, dtype=np.bool_)
     counts[short] = True
-    counts[:-1] &= by_row(np.logical_or, policy.shared.is_enforced)
+    counts[:-1] &= policy.shared.may_hold
     counts[-1] = False
     found = []
     for first in (0, 1):  # a tenant's own scope is beside no node
         way[:, :first] = -1
-        units = unit_work(np.where(counts[way], way, -1), tree, passing, policy.shared.rate_micro_per_ms)
+        units = unit_work(np.where(counts[way], way, -1), tree, passing, pace)
         found.append(Measure.of(units, lasting_work(way, policy.shared)))
     return found[0], found[1]
 

@@ -40,6 +40,7 @@ from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Tree
+from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 
 MESSAGE_BITS: Final = 16
@@ -259,7 +260,8 @@ def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:
     -------
     Shape (ways, 3): in ``2**-BYTE_BITS``, 0 where the way has no limit that can hold rows back.
     """
-    rates = np.where(limits.is_enforced, limits.rate_micro_per_ms, _NO_RATE)
+    pace = paces(limits)
+    rates = np.where((pace != UNLIMITED) & limits.may_hold[:, None], pace, _NO_RATE)
     least = np.concatenate([rates, np.full((1, 3), _NO_RATE)])[scopes].min(axis=1)
     least = np.where(least == _NO_RATE, UNLIMITED, least)
     messages = np.where(least[:, Dimension.MESSAGES] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
@@ -286,12 +288,11 @@ def row_work(
     price_ns
         Shape (flows,): the time of a message; `None` if no scope limits time.
     """
-    if not np.append(by_row(np.logical_or, policy.shared.is_limited[:, 1:]), False)[scopes].any():
+    pace = paces(policy.shared)
+    if not np.append(by_row(np.logical_or, pace[:, 1:] != UNLIMITED), False)[scopes].any():
         return None
     node, flows = tree.levels[0].parent, len(layout.segments.counts)
-    each_message, each_byte, *each_ms = (
-        unit[node] for unit in unit_work(scopes, tree, passing, policy.shared.rate_micro_per_ms)
-    )
+    each_message, each_byte, *each_ms = (unit[node] for unit in unit_work(scopes, tree, passing, pace))
     of_message = np.maximum(each_message >> BYTE_BITS, 1)
     if price_ns is not None:
         of_message = np.maximum(of_message, work_of_time(price_ns[flow], each_ms[0]))

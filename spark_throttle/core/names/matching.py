@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import by_row, name_hash
+from spark_throttle.core.arithmetic.segments import name_hash
 from spark_throttle.core.names.globs import first_match
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, Limits, OnExcess
 
@@ -74,7 +74,7 @@ SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 
 def enforcing_scopes(shared_scope: Int64s, policy: CompiledPolicy) -> Int64s:
     """Return the shared scopes that can hold each flow back, shape (flows, 3), -1 where there is none."""
-    return scopes_where(by_row(np.logical_or, policy.shared.is_enforced), shared_scope)
+    return scopes_where(policy.shared.may_hold, shared_scope)
 
 
 def scopes_where(is_kept: Bools, shared_scope: Int64s) -> Int64s:

@@ -24,6 +24,7 @@ from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import (
     DIRECTIONS,
     GUARANTEES,
+    HOLDS,
     LIMITS,
     RATES,
     Direction,
@@ -232,13 +233,13 @@ def newly_waiting(
 def _rejects(policy: ScopePolicy, direction: Direction) -> bool:
     """Return whether a scope rejects what exceeds its quota."""
     quota: Quota = getattr(policy, direction)
-    return quota.on_excess == "reject" and any(getattr(quota, key) is not None for key in RATES)
+    return quota.on_excess == "reject" and any(getattr(quota, key) is not None for key in HOLDS)
 
 
 def _waits(policy: NamespacePolicy, direction: Direction) -> list[str]:
     """Return the keys of a rule that make rows wait."""
     quota: Quota = getattr(policy, direction)
-    is_delaying = quota.on_excess == "delay" and any(getattr(quota, key) is not None for key in RATES)
+    is_delaying = quota.on_excess == "delay" and any(getattr(quota, key) is not None for key in HOLDS)
     strings = [key for key in _STRINGS[direction] if f"{key}.delay" in limits_of(policy)]
     return [*([f"{direction}.on_excess"] if is_delaying else []), *strings]
 

@@ -29,13 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import product
 from typing import Final
 
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.errors import NotPermittedError
-from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, RATES, ScopePolicy
+from spark_throttle.policy.model import DIRECTIONS, HOLDS, MAX_GLOBS, ScopePolicy
 from spark_throttle.policy.values import time_text
 from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import LooserPart, looser_parts, newly_waiting
@@ -247,9 +248,9 @@ def _quotas(group: str | None, view: PolicyView) -> str:
     """Return the quotas of a group in words."""
     policy = ScopePolicy() if group is None else view.policy("resource_group", group)
     said = [
-        f"{direction}.{key}: {value:f}"
+        f"{direction}.{key}: {Decimal(value):f}"
         for direction in DIRECTIONS
-        for key in RATES
+        for key in HOLDS
         if (value := getattr(getattr(policy, direction), key)) is not None
     ]
     return ", ".join(said) or "unlimited"
@@ -257,7 +258,7 @@ def _quotas(group: str | None, view: PolicyView) -> str:
 
 def _is_limited(policy: ScopePolicy) -> bool:
     quotas = (policy.publish, policy.dispatch)
-    return any(getattr(quota, key) is not None for quota in quotas for key in RATES)
+    return any(getattr(quota, key) is not None for quota in quotas for key in HOLDS)
 
 
 def _refused(change: Change, problem: str, path: str | None = None) -> NotPermittedError:

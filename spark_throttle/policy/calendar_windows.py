@@ -1,0 +1,142 @@
+"""The calendar by which budgets begin anew: an hour at its full hour, a day at midnight, a month on its first day.
+
+Edges are moments of a time zone (IANA). A day begins when its date is first shown, so it may have 23 or 25 hours, and
+where the clock goes back over midnight, it begins once. An hour begins whenever the clock shows a full one: one that
+comes twice is two.
+
+An epoch pins the paying time (`control.clock`) at which a window began, and that at which it ends: the first edge at
+least half a window later, as the wall clock and the policy's zone have it when the epoch is made. Where that edge is
+past by then, because the clock or the zone was set, the end stays. So on a wall clock that is right, windows are those
+of the calendar. And whatever the clock or the zone is set to, back and forth, a window lasts at least half as long as
+it should, and no more than a half longer: none begins twice, and none keeps a budget spent for long. The next window is
+right again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from spark_throttle.core.limits.budgets import CalendarWindows
+from spark_throttle.core.quota import CompiledPolicy, Period
+
+_HOUR_MS: Final = 3_600_000
+_HALF_MS: Final = {Period.HOUR: _HOUR_MS // 2, Period.DAY: 12 * _HOUR_MS, Period.MONTH: 14 * 24 * _HOUR_MS}
+_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+
+
+def windows_at(
+    before: CalendarWindows | None, policy: CompiledPolicy, *, wall_ms: int, paid_ms: int
+) -> CalendarWindows | None:
+    """Return the windows in force at a moment, after those of the epoch before; `None` if the policy has no budgets.
+
+    Parameters
+    ----------
+    wall_ms, paid_ms
+        The wall clock's time at that moment, and the paying time.
+    """
+    if not (policy.shared.budgets or policy.namespace_limits.budgets):
+        return None
+    zone, found = _zone(policy.time_zone), []
+    for period in Period:
+        number, since_ms = 0, last_edge(zone, period, wall_ms)
+        if before is not None:
+            number, since_ms = int(before.number[period]), wall_ms - paid_ms + int(before.since_ms[period])
+            ended_ms = wall_ms - paid_ms + int(before.until_ms[period])
+            if ended_ms <= wall_ms:
+                since_ms = max(ended_ms, last_edge(zone, period, wall_ms))
+                number += 1 + _count(zone, period, since_ms) - _count(zone, period, ended_ms)
+        until_ms = next_edge(zone, period, since_ms + _HALF_MS[period])
+        if until_ms <= wall_ms and before is not None:
+            until_ms = wall_ms - paid_ms + int(before.until_ms[period])
+        found.append((number, since_ms - wall_ms + paid_ms, until_ms - wall_ms + paid_ms))
+    return CalendarWindows(*np.array(found, dtype=np.int64).T.copy())
+
+
+def has_ended(windows: CalendarWindows | None, policy: CompiledPolicy, now_ms: int) -> bool:
+    """Return whether a window has ended for which the policy has a budget."""
+    if windows is None:
+        return False
+    periods = [*policy.shared.periods, *policy.namespace_limits.periods]
+    return any(int(windows.until_ms[period]) <= now_ms for period in periods)
+
+
+def next_edge(zone: tzinfo, period: Period, wall_ms: int) -> int:
+    """Return the first edge at or after a time, in ms since 1970.
+
+    Examples
+    --------
+    In Berlin, 25 October 2026 has 25 hours:
+
+    >>> begins = next_edge(ZoneInfo("Europe/Berlin"), Period.DAY, 1_792_800_000_000)
+    >>> (next_edge(ZoneInfo("Europe/Berlin"), Period.DAY, begins + 1) - begins) // 3_600_000
+    25
+    """
+    if period == Period.HOUR:
+        return _next_hour(zone, wall_ms)
+    day = _local(zone, wall_ms).date()
+    if period == Period.MONTH:
+        day = day.replace(day=1)
+    while (begins_ms := _begin(zone, day)) < wall_ms:
+        day = day + timedelta(days=1) if period == Period.DAY else (day + timedelta(days=31)).replace(day=1)
+    return begins_ms
+
+
+def last_edge(zone: tzinfo, period: Period, wall_ms: int) -> int:
+    """Return the last edge at or before a time, in ms since 1970."""
+    step_ms = 2 * _HALF_MS[period] + _HOUR_MS * (1 if period == Period.HOUR else 96)
+    edge_ms = next_edge(zone, period, wall_ms - step_ms)
+    while (later_ms := next_edge(zone, period, edge_ms + 1)) <= wall_ms:
+        edge_ms = later_ms
+    return edge_ms
+
+
+def _next_hour(zone: tzinfo, wall_ms: int) -> int:
+    offsets_ms = {_offset_ms(zone, wall_ms), _offset_ms(zone, wall_ms + _HOUR_MS)}
+    edges = [-(-(wall_ms + each) // _HOUR_MS) * _HOUR_MS - each for each in offsets_ms]
+    found = [edge for edge in edges if (edge + _offset_ms(zone, edge)) % _HOUR_MS == 0]
+    return min(found) if found else _next_hour(zone, wall_ms + _HOUR_MS // 2)
+
+
+def _begin(zone: tzinfo, day: date) -> int:
+    """Return when a date is first shown."""
+    midnight = datetime.combine(day, time.min, zone)
+    first_ms, second_ms = ((midnight.replace(fold=fold) - _BEGIN) // _MS for fold in (0, 1))
+    if second_ms >= first_ms:
+        return first_ms  # it is there once, or twice
+    # The clock jumps over it: the date is first shown right after the jump.
+    while first_ms - second_ms > 1:
+        middle_ms = (first_ms + second_ms) // 2
+        if _local(zone, middle_ms).date() < day:
+            second_ms = middle_ms
+        else:
+            first_ms = middle_ms
+    return first_ms
+
+
+def _count(zone: tzinfo, period: Period, edge_ms: int) -> int:
+    """Return how many windows have begun before one, counted from some first one."""
+    at = _local(zone, edge_ms)
+    match period:
+        case Period.HOUR:
+            return edge_ms // _HOUR_MS
+        case Period.DAY:
+            return at.toordinal()
+        case _:
+            return 12 * at.year + at.month
+
+
+def _local(zone: tzinfo, wall_ms: int) -> datetime:
+    return (_BEGIN + wall_ms * _MS).astimezone(zone)
+
+
+def _offset_ms(zone: tzinfo, wall_ms: int) -> int:
+    return (_local(zone, wall_ms).utcoffset() or timedelta()) // _MS
+
+
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)
