@@ -21,13 +21,16 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.limits.token_bucket import PayingTime, in_micro, refill
 from spark_throttle.core.names.matching import enforcing_scopes, match
+from spark_throttle.core.policy_change import in_windows
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,
     NEVER_MS,
     UNLIMITED,
+    CompiledPolicy,
     Dimension,
     Level,
     OnExcess,
@@ -394,5 +397,26 @@ def test_l4_first_row_leaves_or_expires_at_the_time_that_is_reported_and_not_soo
         state = replace(state, shared=replace(state.shared, share_micro_per_ms=share))
     assume(len(state.queue))
     for at_ms in {min(now_ms + early_ms, due_ms - 1), due_ms} - {NEVER_MS}:
-        plan = plan_admission(state, make_arrivals([]), policy, now_ms=at_ms)
-        assert (plan.decisions.verdict != Verdict.DELAY).any() == (at_ms == due_ms)
+        then = with_windows_at(state, policy, at_ms)
+        plan = plan_admission(then, make_arrivals([]), policy, now_ms=at_ms)
+        is_due = at_ms == due_ms and not is_budget_exceeded(then)
+        if at_ms < due_ms or is_due:
+            assert (plan.decisions.verdict != Verdict.DELAY).any() == is_due
+
+
+def with_windows_at(state: DeciderState, policy: CompiledPolicy, now_ms: int) -> DeciderState:
+    """Return the state under the epoch that is planned then: other windows follow those that have ended."""
+    was = state.windows
+    if was is None:
+        return state
+    has_ended = was.until_ms <= now_ms
+    windows = CalendarWindows(
+        was.number + has_ended, np.where(has_ended, was.until_ms, was.since_ms),
+        np.where(has_ended, NEVER_MS, was.until_ms),
+    )  # fmt: skip
+    return in_windows(state, windows, policy)
+
+
+def is_budget_exceeded(state: DeciderState) -> bool:
+    """Return whether a message took more than a whole budget: then not even the next window has anything left."""
+    return any(spent is not None and bool(spent.over.any()) for spent in (state.flows.spent, state.shared.spent))
