@@ -47,16 +47,16 @@ shares: setup jars ## run three jobs that share two quotas, and kill one: tables
 admin-demo: setup jars ## demonstrate the control plane: change a quota by command line, API and page
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
-# In four processes: two of them often wait for Spark. A file's tests share what a module has set up: they go to one.
-in_four = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# In three processes, for one of them often waits for Spark: it has all tests that use the session (tests/conftest.py).
+in_three = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
 test: setup jars tool-jars $(CLASS_ARCHIVE) ## run the tests that must pass before a change lands
-	@$(in_four) $(ARGS)
+	@$(in_three) $(ARGS)
 
 .PHONY: test-all
 test-all: setup jars tool-jars $(CLASS_ARCHIVE) ## run also those marked `thorough`: all but Kafka's and the widest (half an hour)
-	@$(in_four) -m "not kafka and not wide" $(ARGS)
+	@$(in_three) -m "not kafka and not wide" $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 

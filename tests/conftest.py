@@ -1,7 +1,6 @@
 """What all tests share: one time zone, Hypothesis' profiles, marks by directory, and the one Spark session.
 
-A session start costs some eight seconds: nothing starts one before a test asks for it, and then all share it. Where
-pytest runs in several processes, each of them has one.
+A session start costs some eight seconds: nothing starts one before a test asks for it, and then all share it.
 """
 
 from __future__ import annotations
@@ -55,10 +54,16 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 
 
 FIRST = ("recovery", "notebooks", "crash")
-"""Directories of the tests that take minutes each, most of them waiting for processes of their own.
+"""Directories of the tests that take minutes each, most of them waiting for processes of their own."""
 
-A file's tests go to one process, and a file stands where the first of its tests stands.
-"""
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Say which tests share a process where pytest runs in several: all that use the session, else those of a file.
+
+    Each session warms its JVM up, which takes as long as half of the tests: four of them took twice the time of one.
+    """
+    uses_session = "spark" in getattr(item, "fixturenames", ())
+    item.add_marker(pytest.mark.xdist_group("session" if uses_session else item.location[0]))
 
 
 @pytest.hookimpl(wrapper=True)
