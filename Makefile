@@ -47,8 +47,8 @@ shares: setup jars ## run three jobs that share two quotas, and kill one: tables
 admin-demo: setup jars ## demonstrate the control plane: change a quota by command line, API and page
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
-# In three processes, for one of them often waits for Spark: it has all tests that use the session (tests/conftest.py).
-in_three = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+# In three processes, for two of them often wait for Spark. Which tests share one is said in tests/conftest.py.
+in_three = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
 .PHONY: test
 test: setup jars tool-jars $(CLASS_ARCHIVE) ## run the tests that must pass before a change lands

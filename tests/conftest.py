@@ -10,10 +10,11 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
@@ -57,13 +58,45 @@ FIRST = ("recovery", "notebooks", "crash")
 """Directories of the tests that take minutes each, most of them waiting for processes of their own."""
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which tests share a process where pytest runs in several: all that use the session, else those of a file.
+WITHOUT_SESSION = ("tests/integration/test_connect.py", "tests/integration/test_declared_pipeline.py")
+"""They start Sparks of their own."""
 
-    Each session warms its JVM up, which takes as long as half of the tests: four of them took twice the time of one.
+FEW_WITH_SESSION = (
+    "tests/crash/test_crash.py",
+    "tests/docs/test_snippets.py",
+    "tests/kafka/",
+    "tests/notebooks/",
+    "tests/recovery/",
+    "tests/spark/columns/test_recorded_traffic.py",
+    "tests/spark/references/test_row_condition.py",
+    "tests/spark/rows/test_worker_heap.py",
+    "tests/status/test_waiting_in_sql.py",
+)
+"""Beside `integration`, what uses the session."""
+
+
+def process_of(nodeid: str) -> str:
+    """Return what shares a process of pytest with a test, where there are several: a name, or the test's file.
+
+    A session's JVM is warm after minutes: four that each ran a quarter of the tests took twice the time of one.
     """
-    uses_session = "spark" in getattr(item, "fixturenames", ())
-    item.add_marker(pytest.mark.xdist_group("session" if uses_session else item.location[0]))
+    file = nodeid.partition("::")[0]
+    if file.startswith("tests/integration/") and file not in WITHOUT_SESSION:
+        return "integration"
+    return "sessions" if file.startswith(FEW_WITH_SESSION) else file
+
+
+class ByProcess(LoadScopeScheduling):  # type: ignore[misc] # it has no types
+    """Deals tests out to processes by `process_of`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return process_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByProcess:
+    """Deal tests out so, whatever `--dist` says."""
+    return ByProcess(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,6 +122,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
             if "driver" in getattr(item, "fixturenames", ()):
                 item.add_marker("slow")  # it drives a browser
+            if "spark" in getattr(item, "fixturenames", ()) and process_of(item.nodeid) == item.location[0]:
+                msg = f"{item.location[0]} uses the session: add it to FEW_WITH_SESSION"
+                raise pytest.UsageError(msg)
     items.sort(key=_place)
 
 
