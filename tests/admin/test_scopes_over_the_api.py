@@ -193,10 +193,10 @@ def test_batches_of_many_scopes_are_kept_up_to_a_number_of_scopes(
 
 @pytest.mark.slow
 def test_quota_over_time_is_right_in_steps_with_a_batch_that_brought_other_policies(recorded: RecordedWorld) -> None:
-    recorded.run(200)
+    recorded.run(40)
     for name in ("x", "y"):
         recorded.service.put("namespace", f"else/{name}", {"publish": {"weight": 2}}, ANN)
-        recorded.run(200)
+        recorded.run(40)
     recorded.restart()
     told = recorded.series(level="resource_group", scope="gold", seconds=3600)
     assert len(told["changes_ms"]) == 2

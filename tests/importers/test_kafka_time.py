@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from spark_throttle.importers.kafka import import_kafka
-from spark_throttle.policy.model import Quota
+from spark_throttle.policy.model import NamespaceQuota
 
 
 def test_kafka_looks_up_processing_time_by_itself() -> None:
@@ -17,10 +17,10 @@ def test_kafka_looks_up_processing_time_by_itself() -> None:
         "Quota configs for the default user-principal are request_percentage=3\n"
     )
     namespaces = found.document.namespaces
-    assert namespaces["A/c"].publish == Quota(bytes_per_second=Decimal(5), request_percentage=Decimal("12.5"))
-    assert namespaces["A/c"].dispatch == Quota(bytes_per_second=Decimal(7))
-    assert namespaces["A/*"].publish == Quota(request_percentage=Decimal(50))
-    assert found.document.defaults.publish == Quota(request_percentage=Decimal(1))
-    assert namespaces["B/d"].publish == Quota(bytes_per_second=Decimal(9), request_percentage=Decimal(1))
+    assert namespaces["A/c"].publish == NamespaceQuota(bytes_per_second=Decimal(5), request_percentage=Decimal("12.5"))
+    assert namespaces["A/c"].dispatch == NamespaceQuota(bytes_per_second=Decimal(7))
+    assert namespaces["A/*"].publish == NamespaceQuota(request_percentage=Decimal(50))
+    assert found.document.defaults.publish == NamespaceQuota(request_percentage=Decimal(1))
+    assert namespaces["B/d"].publish == NamespaceQuota(bytes_per_second=Decimal(9), request_percentage=Decimal(1))
     (note,) = found.unexpressed
     assert note.startswith("user <default>: request_percentage 3 needs one bucket for each user")

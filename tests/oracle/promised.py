@@ -19,11 +19,11 @@ class PromisedBucket:
 
     Examples
     --------
-    Five a second, of which half a second's were left to nobody:
+    Five a second, and half a second in which nothing was asked for; then five a second, and one on credit:
 
     >>> bucket = PromisedBucket(5_000)
     >>> bucket.first(500, waiting=0), bucket.first(500, waiting=9), bucket.first(500, waiting=9)
-    (0, 3, 2)
+    (0, 3, 3)
     """
 
     rate_micro_per_ms: int
