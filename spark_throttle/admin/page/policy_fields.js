@@ -42,11 +42,11 @@ const TOLD = {
 
 // One direction of a policy in words; empty where it sets no limit. What fills a bucket is told with its defaults.
 export function quotaText(quota = {}) {
-  const hasRate = FIELDS.some(({ key, isRate }) => isRate && quota[key] !== undefined);
+  const hasRate = FIELDS.some(({ key, isRate }) => isRate && !/_per_(hour|day|month)$/.test(key) && quota[key] !== undefined);
   const all = Object.fromEntries(FIELDS.map(({ key, preset, isOfMany }) =>
     [key, quota[key] ?? (hasRate && !isOfMany ? preset : null)]));
   const parts = Object.entries(all).filter(([, value]) => value !== null)
-    .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${each}`))(value));
+    .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${key.includes("bytes") ? size(each) : each}`))(value));
   return parts.join(", ") + (delaysAll(quota) ? ` (0 admits nothing: ${WAITS})` : "");
 }
 

@@ -71,11 +71,12 @@ export class PolicyForm {
     const fields = FIELDS.filter((field) => isOfMany || !field.isOfMany).map(({ key, title, text, choices, preset, show }) => {
       const path = `${direction}.${key}`;
       const named = { name: path, "aria-description": text };
+      const unset = key.startsWith("guaranteed_") ? "nothing" : "no limit";
       this.inputs[path] = choices
         ? element("select", named, ...choices.map((value) =>
           element("option", { value, selected: value === (quota[key] ?? preset) }, String(value))))
-        : element("input", { ...named, inputmode: "text", autocomplete: "off", placeholder: preset === null ? "no limit" : show(preset),
-          value: quota[key] === undefined ? "" : show(quota[key]) });
+        : element("input", { ...named, inputmode: "text", autocomplete: "off",
+          placeholder: preset === null ? unset : show(preset), value: quota[key] === undefined ? "" : show(quota[key]) });
       return labelled(title, this.inputs[path], text);
     });
     const root = element("fieldset", { oninput: warn, onchange: warn }, element("legend", {}, LEGENDS[direction], " ", element("small", {}, direction)),
