@@ -121,18 +121,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             mark = MARKS.get(item.path.relative_to(TESTS).parts[0])
             if mark:
                 item.add_marker(mark)
-            if "driver" in getattr(item, "fixturenames", ()):
+            if _uses(item, "driver"):
                 item.add_marker("slow")  # it drives a browser
-            if "spark" in getattr(item, "fixturenames", ()) and process_of(item.nodeid) == item.location[0]:
+            if _uses(item, "spark") and process_of(item.nodeid) == item.location[0]:
                 msg = f"{item.location[0]} uses the session: add it to FEW_WITH_SESSION"
                 raise pytest.UsageError(msg)
     items.sort(key=_place)
 
 
+def _uses(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
 def _place(item: pytest.Item) -> int:
     """Return where a test stands among the others: the shorter the later."""
     folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
-    needs_jvm = item.get_closest_marker("jvm") is not None or "spark" in getattr(item, "fixturenames", ())
+    needs_jvm = item.get_closest_marker("jvm") is not None or _uses(item, "spark")
     if folder in FIRST:
         return FIRST.index(folder)
     if needs_jvm:

@@ -428,7 +428,7 @@ class PolicyDocument(_Part):
     def _check_guarantees(self) -> Self:
         if has_guarantees(self):
             ends_ms = sorted({each.until_ms for _, each in self.exceptions})
-            for now_ms in (*(end_ms - 1 for end_ms in ends_ms[:1]), *ends_ms, *([0] if not ends_ms else [])):
+            for now_ms in [ends_ms[0] - 1, *ends_ms] if ends_ms else [0]:
                 broken = next(broken_guarantees(self.at(now_ms)), None)
                 if broken is not None:
                     path, problem = broken
