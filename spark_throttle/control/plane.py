@@ -14,7 +14,6 @@ runs no batch.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +48,7 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError, Damage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.calendar_windows import has_ended, windows_at
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import Direction
+from spark_throttle.policy.model import Direction, Phase
 from spark_throttle.policy.source import PolicySnapshot, PolicySource
 
 logger = logging.getLogger(__name__)
@@ -86,8 +85,8 @@ class _InForce:
     """The policy in force, and what it was made from."""
 
     snapshot: PolicySnapshot
-    ended: int
-    """How many of the document's exceptions had ended."""
+    phase: Phase
+    """That of the document, with the exceptions and schedules in force."""
 
     policy: CompiledPolicy
 
@@ -325,14 +324,13 @@ class ControlPlane:
         return self._in_force.policy
 
     def _policy_at(self, moment: Moment) -> CompiledPolicy:
-        """Return the policies that the last look found, with the exceptions in force at a moment."""
+        """Return the policies that the last look found, with the exceptions and schedules in force at a moment."""
         snapshot, last, wall_ms = self._snapshot, self._in_force, moment.reading.wall_ms
         assert snapshot is not None  # noqa: S101 - there was a look
-        exceptions = snapshot.document.exceptions
-        ended = bisect_right(exceptions, wall_ms, key=lambda each: each[1].until_ms)
-        if last is not None and (last.snapshot is snapshot and last.ended == ended):
+        phase = snapshot.document.phase(wall_ms)
+        if last is not None and (last.snapshot is snapshot and last.phase == phase):
             return last.policy
-        is_same = last is not None and last.snapshot.document is snapshot.document and last.ended == ended
+        is_same = last is not None and last.snapshot.document is snapshot.document and last.phase == phase
         policy = last.policy if last and is_same else compile_policy(snapshot.document.at(wall_ms), self._direction)
         problem = snapshot.problem
         unshared = None if self._shared is None else why_not_shared(policy)
@@ -346,10 +344,10 @@ class ControlPlane:
         warn_of_lost_policies(self._directory, followed, limits_nothing=policy.limits_nothing)
         write_next_policies(self._directory, followed)
         if last is not None and last.snapshot.document is snapshot.document:
-            for path, each in exceptions[last.ended : ended]:
+            for path, each in snapshot.document.exceptions[last.phase[0] : phase[0]]:
                 said = visible(f"{path} has ended: it was given until {each.until} ({each.reason})")
                 logger.info("the exception of %s", said)
-        self._in_force = _InForce(snapshot, ended, policy)
+        self._in_force = _InForce(snapshot, phase, policy)
         return policy
 
     def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:

@@ -29,6 +29,7 @@ from spark_throttle.policy.model import (
     PolicyDocument,
     QueuePolicy,
     Quota,
+    ScheduledQuotas,
     TenantPolicy,
 )
 from spark_throttle.policy.yaml_text import dump_yaml, read_yaml
@@ -141,7 +142,9 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
         section = str(scope[0])
         model = _SECTIONS.get(section) or _SINGLES[section]
         inner = scope[1 if section in _SINGLES else 2 :]
-        if inner[:1] == ["exception"]:
+        if inner[:1] == ["schedule"] and inner[1:]:
+            model = OtherQuota if inner[2:] else ScheduledQuotas
+        elif inner[:1] == ["exception"]:
             model = OtherQuota if inner[1:] else ExceptionPolicy
         elif inner and inner[0] in DIRECTIONS:
             model = NamespaceQuota if issubclass(model, NamespacePolicy) else Quota
@@ -149,7 +152,8 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
             model = DestinationPolicy
     known: Iterable[str] = model.model_fields
     if model in (Quota, OtherQuota) and key in NamespaceQuota.model_fields:
-        return f"{key} is for namespaces, by a glob or the defaults; scopes that they share and exceptions have none"
+        others = "scopes that they share, schedules and exceptions have none"
+        return f"{key} is for namespaces, by a glob or the defaults; {others}"
     hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"
     return f"unknown key{hint}"
 

@@ -43,6 +43,7 @@ from spark_throttle.policy.model import (
     SETTINGS,
     Direction,
     NamespacePolicy,
+    Phase,
     PolicyDocument,
     QueuePolicy,
     Quota,
@@ -117,19 +118,32 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
     )
 
 
-def compile_from(document: PolicyDocument, direction: Direction, from_ms: int) -> list[tuple[int, CompiledPolicy]]:
-    """Return one direction of `document` as columns from a moment on, and again for each end of an exception after it.
+def compile_from(
+    document: PolicyDocument, direction: Direction, from_ms: int, until_ms: int
+) -> list[tuple[int, CompiledPolicy]]:
+    """Return one direction of `document` as columns from a moment on, and again whenever it changes before another.
+
+    It changes where an exception ends, and where hours of a schedule begin or end.
 
     Examples
     --------
     >>> thrice = {"until": "1970-01-01T00:00:09Z", "reason": "a move", "publish": {"messages_per_second": 15}}
     >>> acme = {"publish": {"messages_per_second": 5}, "exception": thrice}
     >>> document = PolicyDocument.model_validate({"tenants": {"acme": acme}})
-    >>> [(ms, each.shared.rate_micro_per_ms[1, 0].tolist()) for ms, each in compile_from(document, "publish", 0)]
+    >>> found = compile_from(document, "publish", 0, 60_000)
+    >>> [(ms, each.shared.rate_micro_per_ms[1, 0].tolist()) for ms, each in found]
     [(0, 15000), (9000, 5000)]
     """
-    ends_ms = sorted({each.until_ms for _, each in document.exceptions if each.until_ms > from_ms})
-    return [(at_ms, compile_policy(document.at(at_ms), direction)) for at_ms in (from_ms, *ends_ms)]
+    found: list[tuple[int, CompiledPolicy]] = []
+    compiled: dict[Phase, CompiledPolicy] = {}
+    at_ms = from_ms
+    while not found or at_ms < until_ms:
+        phase = document.phase(at_ms)
+        if phase not in compiled:
+            compiled[phase] = compile_policy(document.at(at_ms), direction)
+        found.append((at_ms, compiled[phase]))
+        at_ms = document.next_phase_ms(at_ms)
+    return found
 
 
 def _destinations(document: PolicyDocument, direction: Direction, first_group: int) -> Destinations | None:

@@ -40,13 +40,12 @@ Problem: TypeAlias = tuple[tuple[str, ...], str]
 
 
 def has_guarantees(document: PolicyDocument) -> bool:
-    """Return whether a document guarantees anything to anybody, also while an exception is in force."""
+    """Return whether a document guarantees anything to anybody, also by an exception or a schedule."""
     distinct = {id(entry): entry for _, entry in _entries(document)}.values()
     return any(
         getattr(part, f"guaranteed_{rate}") is not None
         for entry in distinct
-        for said in (entry, entry.exception)
-        if said is not None
+        for said in (entry, *(part for _, part, _ in entry.parts))
         for part in (said.publish, said.dispatch)
         for rate in _RATES
     )

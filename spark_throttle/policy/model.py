@@ -8,10 +8,12 @@ have equal JSON. `codec` reads and writes documents; `compile` turns them into c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
-from typing import Annotated, Final, Literal, Self, TypeAlias, get_args, get_origin
+from itertools import product
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -28,13 +30,14 @@ from pydantic_core import PydanticCustomError
 
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT, describe
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
-from spark_throttle.core.quota import BUDGETS, MAX_BURST_TOKENS
+from spark_throttle.core.quota import BUDGETS, MAX_BURST_TOKENS, NEVER_MS
 from spark_throttle.policy.guarantees import broken_guarantees, has_guarantees
 from spark_throttle.policy.values import (
     AgeSeconds,
     ByteBudget,
     BytesPerSecond,
     GroupName,
+    Hours,
     MessageBudget,
     MessageBytes,
     MessagesPerSecond,
@@ -50,15 +53,19 @@ from spark_throttle.policy.values import (
     TimeZone,
     Until,
     Version,
+    apart,
     as_list,
     check_present,
     empty_if_null,
     ms_of,
     refused,
     sorted_once,
+    time_text,
 )
+from spark_throttle.policy.weekly_hours import LONGEST_CYCLE_MS, moments_ms, next_change_ms, valid_at
 
 Direction: TypeAlias = Literal["publish", "dispatch"]
+Phase: TypeAlias = tuple[int, tuple[bool, ...]]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
 
 RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
@@ -72,6 +79,9 @@ MAX_QUEUE_MESSAGES: Final = 2**40
 
 MAX_GLOBS: Final = 1000
 """Bound on the globs other than `tenant/*`: each is matched against every namespace of a batch."""
+
+
+PartOfQuotas = TypeVar("PartOfQuotas", bound="ExceptionPolicy | ScheduledQuotas")
 
 
 class _Part(BaseModel):
@@ -180,6 +190,12 @@ class OtherQuota(_QuotaLimits):
     on_excess: Annotated[Literal["delay", "reject", "observe"] | None, BeforeValidator(check_present)] = None
 
 
+def _check_sets_a_quota(part: PartOfQuotas) -> PartOfQuotas:
+    if part.publish == part.dispatch == OtherQuota():
+        raise refused("it sets no quota; give it one in publish or dispatch, such as messages_per_second")
+    return part
+
+
 class ExceptionPolicy(_Part):
     """What an entry says in place of its own quotas, until a certain time."""
 
@@ -197,14 +213,26 @@ class ExceptionPolicy(_Part):
 
     @model_validator(mode="after")
     def _check_says_something(self) -> Self:
-        if self.publish == self.dispatch == OtherQuota():
-            raise refused("it sets no quota; give it one in publish or dispatch, such as messages_per_second")
-        return self
+        return _check_sets_a_quota(self)
 
     @cached_property
     def until_ms(self) -> int:
         """When it ends, in ms since 1970: at that time it is no longer in force."""
         return ms_of(self.until)
+
+
+class ScheduledQuotas(_Part):
+    """What an entry says in place of its own quotas, at certain hours of the week."""
+
+    publish: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
+    """The keys of `publish` that it sets; the others stay as the entry has them."""
+
+    dispatch: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
+    """The keys of `dispatch` that it sets."""
+
+    @model_validator(mode="after")
+    def _check_says_something(self) -> Self:
+        return _check_sets_a_quota(self)
 
 
 class ScopePolicy(_Part):
@@ -216,42 +244,79 @@ class ScopePolicy(_Part):
     exception: Annotated[ExceptionPolicy | None, BeforeValidator(check_present)] = None
     """Other quotas until a certain time."""
 
+    schedule: Annotated[Named[Hours, ScheduledQuotas], BeforeValidator(apart)] = {}
+    """Other quotas at certain hours of the week, such as `mon-fri 08:00-18:00`, in the policy's `time_zone`."""
+
     @model_validator(mode="after")
-    def _check_exception(self) -> Self:
-        if self.exception is not None:
+    def _check_variants(self) -> Self:
+        in_exception = (False,) if self.exception is None else (False, True)
+        for hours, is_in_exception in product((None, *self.schedule), in_exception):
             try:
-                _ = self.in_exception
+                self.variant(hours, is_in_exception=is_in_exception)
             except ValidationError as error:
-                raise refused(f"while its exception is in force: {error.errors()[0]['msg']}") from None
+                said = [] if hours is None else [f"at the hours {hours}"]
+                said += ["while its exception is in force"] if is_in_exception else []
+                raise refused(f"{', '.join(said)}: {error.errors()[0]['msg']}") from None
         return self
 
-    @cached_property
-    def in_exception(self) -> Self:
-        """The policy while its exception is in force, with the quotas that then hold as its own."""
-        parts = {direction: (getattr(self, direction), getattr(self.exception, direction)) for direction in DIRECTIONS}
-        return self._replaced({direction: _merged(*each) for direction, each in parts.items()})
+    def variant(self, hours: str | None, *, is_in_exception: bool) -> Self:
+        """Return the policy without schedule and exception, with the quotas that are then in force as its own.
+
+        Parameters
+        ----------
+        hours
+            The hours of `schedule` that hold, if any do. An exception comes before what they set.
+        """
+        if self.exception is None and not self.schedule:
+            return self
+        key = hours, is_in_exception
+        if key not in self._variants:
+            parts: list[ScheduledQuotas | ExceptionPolicy] = [] if hours is None else [self.schedule[hours]]
+            parts += [self.exception] if is_in_exception and self.exception is not None else []
+            own = {key: getattr(self, key) for key in self.model_fields_set if key not in ("exception", "schedule")}
+            if parts:
+                own |= {
+                    direction: _merged(getattr(self, direction), [getattr(part, direction) for part in parts])
+                    for direction in DIRECTIONS
+                }
+            self._variants[key] = type(self).model_validate(own)
+        return self._variants[key]
 
     @cached_property
-    def without_exception(self) -> Self:
-        """The policy when its exception has ended."""
-        return self._replaced({})
+    def _variants(self) -> dict[tuple[str | None, bool], Self]:
+        return {}
 
-    def at(self, now_ms: int) -> Self:
-        """Return the policy at a moment, without an exception: while one is in force, its quotas are the policy's own.
+    @property
+    def parts(self) -> tuple[tuple[str, ExceptionPolicy | ScheduledQuotas, Self], ...]:
+        """What it says in place of its quotas: the key, what that sets, and the policy while it alone is in force."""
+        found: list[tuple[str, ExceptionPolicy | ScheduledQuotas, Self]] = [
+            (f"schedule.{hours}", part, self.variant(hours, is_in_exception=False))
+            for hours, part in self.schedule.items()
+        ]
+        if self.exception is not None:
+            found.append(("exception", self.exception, self.variant(None, is_in_exception=True)))
+        return tuple(found)
+
+    def hours_at(self, now_ms: int, zone: str) -> str | None:
+        """Return the hours of the schedule that hold at a moment, in a time zone; `None` if none do."""
+        return next((each for each in self.schedule if valid_at([each], zone, now_ms)[0]), None)
+
+    def at(self, now_ms: int, zone: str = "UTC") -> Self:
+        """Return the policy at a moment, without schedule and exception: the quotas then in force are its own.
 
         The same object is returned for all moments that do not differ.
+
+        Parameters
+        ----------
+        zone
+            The time zone in which the schedule is meant.
         """
-        if self.exception is None:
-            return self
-        return self.in_exception if now_ms < self.exception.until_ms else self.without_exception
-
-    def _replaced(self, quotas: Mapping[str, Quota]) -> Self:
-        own = {key: getattr(self, key) for key in self.model_fields_set if key != "exception"}
-        return type(self).model_validate({**own, **quotas})
+        is_in_exception = self.exception is not None and now_ms < self.exception.until_ms
+        return self.variant(self.hours_at(now_ms, zone), is_in_exception=is_in_exception)
 
 
-def _merged(quota: Quota, other: OtherQuota) -> Quota:
-    parts: Iterable[Quota | OtherQuota] = (quota, other)
+def _merged(quota: Quota, others: Sequence[OtherQuota]) -> Quota:
+    parts: list[Quota | OtherQuota] = [quota, *others]
     return type(quota).model_validate({key: value for part in parts for key, value in part if value is not None})
 
 
@@ -427,12 +492,15 @@ class PolicyDocument(_Part):
     @model_validator(mode="after")
     def _check_guarantees(self) -> Self:
         if has_guarantees(self):
-            ends_ms = sorted({each.until_ms for _, each in self.exceptions})
-            for now_ms in [ends_ms[0] - 1, *ends_ms] if ends_ms else [0]:
+            ends_ms = [each.until_ms for _, each in self.exceptions]
+            first_ms = min(ends_ms, default=LONGEST_CYCLE_MS) - LONGEST_CYCLE_MS
+            for now_ms in moments_ms(ends_ms, self.scheduled_hours, self.job.time_zone, first_ms):
                 broken = next(broken_guarantees(self.at(now_ms)), None)
                 if broken is not None:
                     path, problem = broken
-                    when = "while exceptions are in force: " if ends_ms and now_ms < ends_ms[-1] else ""
+                    said = [f"at {time_text(now_ms)} and such times"] if self.scheduled_hours else []
+                    said += ["while exceptions are in force"] if now_ms < max(ends_ms, default=now_ms) else []
+                    when = f"{', '.join(said)}: " if said else ""
                     context = {"path": path, "problem": when + problem}
                     raise PydanticCustomError("broken_guarantee", "a guarantee cannot be kept", context)
         return self
@@ -440,19 +508,37 @@ class PolicyDocument(_Part):
     @cached_property
     def exceptions(self) -> tuple[tuple[str, ExceptionPolicy], ...]:
         """The exceptions behind the paths of their entries, such as ``tenants.acme``; the first to end comes first."""
-        named = {"resource_groups": self.resource_groups, "tenants": self.tenants, "namespaces": self.namespaces}
-        found = [
-            (f"{section}.{name}", policy.exception)
-            for section, entries in named.items()
-            for name, policy in entries.items()
-            if policy.exception is not None
-        ]
-        singles = (("defaults", self.defaults), ("job", self.job))
-        found += [(path, policy.exception) for path, policy in singles if policy.exception is not None]
+        found = [(path, policy.exception) for path, policy in self.scopes if policy.exception is not None]
         return tuple(sorted(found, key=lambda each: each[1].until_ms))
 
+    @cached_property
+    def scheduled_hours(self) -> tuple[str, ...]:
+        """The hours that schedules name, each once."""
+        return tuple(sorted({hours for _, policy in self.scopes for hours in policy.schedule}))
+
+    @property
+    def scopes(self) -> Iterator[tuple[str, ScopePolicy]]:
+        """The policies of scopes behind the paths of their entries."""
+        named = {"resource_groups": self.resource_groups, "tenants": self.tenants, "namespaces": self.namespaces}
+        for section, entries in named.items():
+            yield from ((f"{section}.{name}", policy) for name, policy in entries.items())
+        yield from (("defaults", self.defaults), ("job", self.job))
+
+    def phase(self, now_ms: int) -> Phase:
+        """Return how many exceptions have ended at a moment, and which of `scheduled_hours` hold.
+
+        The document is the same (`at`) at all moments of a phase.
+        """
+        ended = bisect_right(self.exceptions, now_ms, key=lambda each: each[1].until_ms)
+        return ended, valid_at(self.scheduled_hours, self.job.time_zone, now_ms)
+
+    def next_phase_ms(self, now_ms: int) -> int:
+        """Return when the next phase begins, in ms since 1970; `NEVER_MS` if none does."""
+        ends = (each.until_ms for _, each in self.exceptions if each.until_ms > now_ms)
+        return min(next(ends, NEVER_MS), next_change_ms(self.scheduled_hours, self.job.time_zone, now_ms))
+
     def at(self, now_ms: int) -> PolicyDocument:
-        """Return the document at a moment, without exceptions: the quotas of those in force are the entries' own.
+        """Return the document at a moment, without schedules and exceptions: the quotas in force are the entries' own.
 
         Examples
         --------
@@ -463,15 +549,16 @@ class PolicyDocument(_Part):
         >>> [int(document.at(ms).tenants["acme"].publish.messages_per_second) for ms in (end_ms - 1, end_ms)]
         [15, 5]
         """
-        if not self.exceptions:
+        if not self.exceptions and not self.scheduled_hours:
             return self
+        zone = self.job.time_zone
         return PolicyDocument.model_construct(
             version=self.version,
-            resource_groups={name: policy.at(now_ms) for name, policy in self.resource_groups.items()},
-            tenants={name: policy.at(now_ms) for name, policy in self.tenants.items()},
-            namespaces={name: policy.at(now_ms) for name, policy in self.namespaces.items()},
+            resource_groups={name: policy.at(now_ms, zone) for name, policy in self.resource_groups.items()},
+            tenants={name: policy.at(now_ms, zone) for name, policy in self.tenants.items()},
+            namespaces={name: policy.at(now_ms, zone) for name, policy in self.namespaces.items()},
             exempt=self.exempt,
-            defaults=self.defaults.at(now_ms),
-            job=self.job.at(now_ms),
+            defaults=self.defaults.at(now_ms, zone),
+            job=self.job.at(now_ms, zone),
             queue=self.queue,
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import combinations
 from typing import Annotated, Final, Literal, TypeVar
 from zoneinfo import available_timezones
 
@@ -26,6 +27,7 @@ from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.names.visible_text import BIDIRECTIONAL, is_visible
 from spark_throttle.core.quota import MAX_BUDGET_TOKENS, MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
 from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.policy.weekly_hours import WeeklyHours
 
 MAX_NAME_BYTES: Final = 1024
 
@@ -156,6 +158,10 @@ def time_text(at_ms: int) -> str:
     return (_BEGIN + at_ms * _MS).isoformat(timespec=digits).replace("+00:00", "Z")
 
 
+def _parse_hours(value: object) -> str:
+    return str(WeeklyHours.parse(value))
+
+
 def _check_reason(reason: str) -> str:
     try:
         reason.encode()
@@ -232,6 +238,19 @@ def as_list(names: object) -> object:
     return tuple(names) if isinstance(names, list) else names
 
 
+def apart(schedule: object) -> object:
+    """Refuse a schedule of which two hours hold at the same time."""
+    if isinstance(schedule, Mapping):
+        try:
+            hours = [WeeklyHours.parse(each) for each in schedule]
+        except PolicyError:
+            return schedule  # its own validator says so
+        for one, other in combinations(hours, 2):
+            if one.minutes & other.minutes:
+                raise refused(f"the hours {one} and {other} hold at the same time; give hours that do not overlap")
+    return schedule
+
+
 def sorted_once(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return names in the order of their UTF-8 bytes, each once."""
     return tuple(sorted(set(names)))
@@ -269,6 +288,7 @@ AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))
 QueueBytes = Annotated[int, BeforeValidator(_checked(_parse_queue_bytes))]
 ThrottlingString = Annotated[str | None, BeforeValidator(_checked(_parse_throttling))]
 Until = Annotated[str, BeforeValidator(_checked(_parse_until))]
+Hours = Annotated[str, BeforeValidator(_checked(_parse_hours))]
 Reason = Annotated[str, AfterValidator(_check_reason)]
 Version = Annotated[Literal[1], BeforeValidator(_checked(_parse_version))]
 Name = Annotated[str, AfterValidator(_check_name)]

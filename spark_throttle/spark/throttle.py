@@ -262,10 +262,10 @@ class Throttle:
             events, time=as_column(time), namespace=as_column(self._settings.namespace), size=size,
             messages=as_column("1" if messages is None else messages), since_ms=since_ms, interval_ms=interval_ms,
         )  # fmt: skip
-        direction, first_ms = self._settings.direction, traffic.first_ms
+        direction, first_ms, end_ms = self._settings.direction, traffic.first_ms, traffic.end_ms
         return what_if(
-            traffic, compile_from(document, direction, first_ms),
-            None if other is None else compile_from(other, direction, first_ms), propose_within_ms=within_ms,
+            traffic, compile_from(document, direction, first_ms, end_ms),
+            None if other is None else compile_from(other, direction, first_ms, end_ms), propose_within_ms=within_ms,
         )  # fmt: skip
 
     def progress(self, query: StreamingQuery) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ its quota, the tokens that its whole backlog needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -26,17 +26,19 @@ from spark_throttle.control.notes import NextPolicies, exceptions_in_force, read
 from spark_throttle.control.reports import newest_batch, report_of
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.quota import CompiledPolicy, Dimension, Level
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Level
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import Direction
-from spark_throttle.policy.values import MAX_NAME_BYTES
+from spark_throttle.policy.model import Direction, PolicyDocument
+from spark_throttle.policy.values import MAX_NAME_BYTES, time_text
+from spark_throttle.policy.weekly_hours import next_change_ms
 from spark_throttle.status.explanation import (
     OF_ONE_TENANT,
     Explanation,
     LevelExplanation,
+    entries_of,
     exceptions_of,
     flows_of,
     is_shut,
@@ -96,8 +98,21 @@ def explain_policy(
     else:
         found = _explained(policy, namespace, direction)
     in_force = exceptions_in_force(document, now_ms)
-    notes = _of_a_group(policy, namespace) if is_wide else ()
-    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide), notes=notes)
+    notes = [*_schedules(document, entries_of(found, is_wide=is_wide), now_ms)]
+    notes += _of_a_group(policy, namespace) if is_wide else ()
+    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide), notes=tuple(notes))
+
+
+def _schedules(document: PolicyDocument, paths: Collection[str], now_ms: int) -> Iterator[str]:
+    """Yield what the schedules of entries say of a moment."""
+    zone = document.job.time_zone
+    for path, policy in document.scopes:
+        if policy.schedule and path in paths:
+            hours = policy.hours_at(now_ms, zone)
+            said = "none of its scheduled hours hold" if hours is None else f"its hours {hours} hold"
+            next_ms = next_change_ms(policy.schedule, zone, now_ms)
+            until = "" if next_ms >= NEVER_MS else f" until {time_text(next_ms)}"
+            yield f"{path}: {said}{until}"
 
 
 def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:

@@ -166,18 +166,18 @@ def exceptions_of(
     is_wide
         Whether the reader may know of entries that are not its tenant's.
     """
+    paths = entries_of(explained, is_wide=is_wide)
+    return tuple(each for each in exceptions if each.path in paths and now_ms < each.until_ms)
+
+
+def entries_of(explained: Explanation, *, is_wide: bool = True) -> set[str]:
+    """Return the paths of the entries by which a name is held, as far as the reader may know of them."""
     rule = f"namespaces.{explained.matched}" if explained.rule in ("namespace", "glob") else explained.rule
     paths = {rule, *(f"{level.level}s.{level.scope}" for level in explained.levels if level.level != "job")}
     paths |= {"job"} if explained.rule != "exempt" else set()
     tenant = explained.namespace.partition("/")[0]
     own = (f"tenants.{tenant}", f"namespaces.{tenant}")
-    return tuple(
-        each
-        for each in exceptions
-        if each.path in paths
-        and now_ms < each.until_ms
-        and (is_wide or each.path in own or each.path.startswith(f"{own[1]}/"))
-    )
+    return {each for each in paths if is_wide or each in own or each.startswith(f"{own[1]}/")}
 
 
 def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:

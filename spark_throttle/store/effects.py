@@ -82,13 +82,13 @@ def _idle_rules(where: str, text: str | None) -> Iterator[str]:
 
 
 def _quotas(path: str, policy: ScopePolicy) -> Iterator[tuple[str, Direction, Quota, set[str]]]:
-    """Yield the quotas of an entry and those that hold while its exception does, with the keys that each sets."""
+    """Yield the quotas of an entry, and those by its exception and its schedule, with the keys that each sets."""
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
         yield path, direction, quota, {key for key, value in quota if value != getattr(_PLAIN, key)}
-        if policy.exception is not None:
-            sets = {key for key, value in getattr(policy.exception, direction) if value is not None}
-            yield f"{path}.exception", direction, getattr(policy.in_exception, direction), sets
+        for key, part, then in policy.parts:
+            sets = {name for name, value in getattr(part, direction) if value is not None}
+            yield f"{path}.{key}", direction, getattr(then, direction), sets
 
 
 def waiting_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:

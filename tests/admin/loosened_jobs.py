@@ -81,7 +81,19 @@ STRINGS: Final[dict[Direction, dict[str, list[str]]]] = {
 }
 
 
-BEGIN_MS: Final = SimulatedJob({}).wall_ms
+MINUTE_MS: Final = 60_000
+EDGE_MS: Final = (SimulatedJob({}).wall_ms // MINUTE_MS + 2) * MINUTE_MS
+"""The full minute at which hours of schedules begin or end."""
+
+BEGIN_MS: Final = EDGE_MS - 7_000
+"""When the job begins."""
+
+HOURS: Final = [
+    "thu", "fri",
+    *(f"{time_text(EDGE_MS - each)[11:16]}-{time_text(EDGE_MS - each + MINUTE_MS)[11:16]}" for each in (MINUTE_MS, 0)),
+]  # fmt: skip
+"""Hours that hold in the whole run, never, before the edge, and after it."""
+
 ENDS_MS: Final = (2_500, 6_000, 10_000)
 """When exceptions end, after the job has begun."""
 
@@ -158,7 +170,8 @@ class World:
         return {key: self.random.choice(values) for key, values in CHOICES.items() if self.random.random() < 0.35}
 
     def _scope(self) -> Values:
-        return {**({self.direction: self._quota()} if self.random.random() < 0.7 else {}), **self._exception(0.25)}
+        quota = {self.direction: self._quota()} if self.random.random() < 0.7 else {}
+        return {**quota, **self._exception(0.25), **self._schedule(0.2)}
 
     def _exception(self, part: float) -> Values:
         """Draw an exception in a part of all cases."""
@@ -167,6 +180,14 @@ class World:
             return {}
         until = time_text(self.random.choice(ends_ms))
         return {"exception": {"until": until, "reason": "drawn", self.direction: quota}}
+
+    def _schedule(self, part: float) -> Values:
+        """Draw a schedule in a part of all cases."""
+        if self.random.random() >= part:
+            return {}
+        hours = self.random.choice([HOURS[:1], HOURS[1:2], HOURS[2:3], HOURS[3:], HOURS[2:]])
+        quotas = {each: self._quota() for each in hours}
+        return {"schedule": {each: {self.direction: quota} for each, quota in quotas.items() if quota}}
 
     def _divided(self) -> Values:
         return {"fair_between": "namespaces"} if self.random.random() < 0.2 else {}
@@ -234,7 +255,8 @@ class World:
                 yield "nothing to remove"
             else:
                 yield "made" if is_made else "the same"
-                yield from ["made with an exception"] if is_made and values and "exception" in values else []
+                for key in ("exception", "schedule"):
+                    yield from [f"made with {key}"] if is_made and values and values.get(key) else []
                 self.made += [(batch, name, values)] if is_made else []
 
     def _written(self, name: str) -> Values:
@@ -253,9 +275,10 @@ class World:
                 quota[key] = min(draw.choice(rates), quota.get(key.removeprefix("guaranteed_"), max(rates)))
         if draw.random() < 0.4:
             quota["on_excess"] = "reject"
-        if draw.random() < 0.2:
-            values.pop("exception", None)
-        return {**self._observing(values, name), **self._exception(0.2)}
+        for key in ("exception", "schedule"):
+            if draw.random() < 0.2:
+                values.pop(key, None)
+        return {**self._observing(values, name), **self._exception(0.2), **self._schedule(0.2)}
 
     @property
     def is_group_rejecting(self) -> bool:
@@ -287,9 +310,10 @@ class World:
         return quota.get("on_excess", "delay") if any(key in quota for key in HOLDS) else None
 
     def _at_all_times(self, scope: Values) -> list[Values]:
-        """Return a scope as it is without its exception, and while that is in force."""
-        other = scope.get("exception", {}).get(self.direction, {})
-        return [scope, {**scope, self.direction: {**scope.get(self.direction, {}), **other}}]
+        """Return a scope as it is without its exception and its schedule, and while parts of them are in force."""
+        own, other = (each.get(self.direction, {}) for each in (scope, scope.get("exception", {})))
+        hours = [{}, *(each[self.direction] for each in scope.get("schedule", {}).values())]
+        return [{**scope, self.direction: {**own, **each, **last}} for each in hours for last in ({}, other)]
 
     def _is_mixed(self, tenant: str, *rules: Values, strings: bool = False) -> bool:
         shared = [
@@ -311,6 +335,7 @@ class Run:
             direction=direction,
             cost_ns=lambda rows: _times(Counter(row.namespace for row in rows), row_ns),
         )
+        self.job.pass_time(BEGIN_MS - self.job.wall_ms)
         self.offered: Counter[Name] = Counter()
         self.admitted: Counter[Name] = Counter()
         self.rejected: Counter[Name] = Counter()

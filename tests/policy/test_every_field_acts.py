@@ -142,8 +142,9 @@ def leaves(model: type[BaseModel]) -> Iterator[str]:
             yield from (f"{name}.{inner}" for inner in type(field.default).model_fields)
         elif name == "exception":  # its end: tests/control/test_exceptions.py
             yield from (f"{name}.{inner}" for inner in leaves(ExceptionPolicy) if inner not in ("until", "reason"))
-        # Their trials need a sink that answers, and a calendar: tests/control/test_destinations.py, test_budgets.py.
-        elif name not in ("destination", "time_zone"):
+        # Their trials need a sink that answers, and a calendar: test_destinations, test_budgets, test_schedules of
+        # tests/control. A schedule sets what an exception does.
+        elif name not in ("destination", "time_zone", "schedule"):
             yield name
 
 

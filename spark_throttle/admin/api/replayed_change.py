@@ -84,7 +84,7 @@ def replayed(view: JobView, store: PolicyStore, made: CommitResult, seconds: int
         )
     direction: Direction = "dispatch" if view.direction == "dispatch" else "publish"
     before, after = (
-        compile_from(document_of(entries), direction, traffic.first_ms)
+        compile_from(document_of(entries), direction, traffic.first_ms, traffic.end_ms)
         for entries in (store.scan(), _changed(store, made))
     )
     found = what_if(traffic, after, before)

@@ -5,19 +5,21 @@ the names without one, and the defaults the rest. Names have no end, so the name
 the rules that they can have, which are few. A group that an entry or a glob names comes before the tenant's, and that
 comes before the one of the defaults.
 
-Exceptions end, so names are held otherwise at different moments. What is judged is judged at each of them (`Moments`):
-now, and whenever an exception ends that a judgement has met.
+Exceptions end, and schedules have hours, so names are held otherwise at different moments. What is judged is judged at
+each of them (`Moments`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_throttle.core.names.globs import holders, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.core.quota import NEVER_MS, Level
-from spark_throttle.policy.model import NamespacePolicy, ScopePolicy
+from spark_throttle.policy.model import JobPolicy, NamespacePolicy, ScopePolicy
+from spark_throttle.policy.weekly_hours import moments_ms, valid_at
 from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.entries import EMPTY, namespace_policy, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import Change, Entry, Key, Kind, PolicyStore
@@ -57,35 +59,56 @@ class Scope:
 
 
 class Moments:
-    """The moments at which a judgement may differ: now, and the end of each exception in force that it meets.
+    """The moments at which a judgement may differ: one for each state that the entries which it meets may be in.
+
+    They are now, the ends of exceptions in force, and, before and after each, times at which the hours of schedules
+    begin or end.
 
     Examples
     --------
     >>> thrice = {"until": "1970-01-01T00:00:09Z", "reason": "a move", "publish": {"messages_per_second": 15}}
     >>> acme = ScopePolicy.model_validate({"publish": {"messages_per_second": 5}, "exception": thrice})
     >>> moments = Moments(0)
-    >>> [(moments.at_ms, int(moments.policy(acme).publish.messages_per_second)) for _ in moments.each()]
+    >>> [(moments.at_ms, int(moments.policy(acme, "UTC").publish.messages_per_second)) for _ in moments.each()]
     [(0, 15), (9000, 5)]
     """
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = self.at_ms = now_ms
-        self._ends_ms = NEVER_MS
+        self._ends_ms: set[int] = set()
+        self._hours: set[str] = set()
+        self._zone = "UTC"
 
     def each(self) -> Iterator[None]:
         """Go through the moments; what is read at one is as it is then."""
-        self.at_ms = self.now_ms
-        while self.at_ms < NEVER_MS:
-            self._ends_ms = NEVER_MS
+        judged: set[int] = set()
+        at_ms: int | None = self.now_ms
+        while at_ms is not None:
+            self.at_ms = at_ms
             yield
-            self.at_ms = self._ends_ms
+            judged.add(at_ms)
+            at_ms = self._next_ms(judged)
+        self.at_ms = NEVER_MS
 
-    def policy(self, policy: P) -> P:
-        """Return an entry's policy as it is at the present one of the moments."""
-        exception = policy.exception
-        if exception is not None and exception.until_ms > self.at_ms:
-            self._ends_ms = min(self._ends_ms, exception.until_ms)
-        return policy.at(self.at_ms)
+    def policy(self, policy: P, zone: str) -> P:
+        """Return an entry's policy as it is at the present one of the moments, in a time zone."""
+        if policy.exception is not None and policy.exception.until_ms > self.now_ms:
+            self._ends_ms.add(policy.exception.until_ms)
+        if policy.schedule:
+            self._hours.update(policy.schedule)
+            self._zone = zone
+        return policy.at(self.at_ms, zone)
+
+    def _next_ms(self, judged: set[int]) -> int | None:
+        """Return the first moment whose state none of those judged had."""
+        ends, hours = sorted(self._ends_ms), sorted(self._hours)
+
+        def state(at_ms: int) -> tuple[int, tuple[bool, ...]]:
+            return bisect_right(ends, at_ms), valid_at(hours, self._zone, at_ms)
+
+        seen = {state(at_ms) for at_ms in judged}
+        found = moments_ms(ends, hours, self._zone, self.now_ms)
+        return next((at_ms for at_ms in found if state(at_ms) not in seen), None)
 
 
 class PolicyView:
@@ -115,12 +138,22 @@ class PolicyView:
         self.known: Mapping[Key, Entry] | None = None
         """Every entry before the changes, once somebody has read them; the store is asked no more then."""
 
+        self._zone_read: str | None = None
         self._changed = {
             change.key: Entry(change.kind, change.name, change.body, 0, change.given) for change in changes
         }
         changed = [entry for entry in self._changed.values() if entry.kind == "namespace" and is_glob(entry.name)]
         self._of_tenants = {entry.name: entry for entry in changed if is_of_tenant(entry.name)}
         self._others = [entry for entry in changed if not is_of_tenant(entry.name)]
+
+    @property
+    def _zone(self) -> str:
+        """The time zone in which schedules are meant."""
+        if self._zone_read is None:
+            entry = self.get("job", "")
+            policy = None if entry is None else policy_of(entry)
+            self._zone_read = policy.time_zone if isinstance(policy, JobPolicy) else JobPolicy().time_zone
+        return self._zone_read
 
     def as_given(self) -> PolicyView:
         """Return the view without what tenants' administrators wrote."""
@@ -142,7 +175,7 @@ class PolicyView:
         entry = self.get(kind, name)
         policy = EMPTY[kind] if entry is None else policy_of(entry)
         assert isinstance(policy, ScopePolicy)  # noqa: S101 - only the queue's is another
-        return self.moments.policy(policy)
+        return self.moments.policy(policy, self._zone)
 
     def rule(self, name: str) -> Rule | None:
         """Return the entry of a namespace or a glob, `None` if there is none."""
@@ -175,7 +208,9 @@ class PolicyView:
     def defaults(self) -> Rule:
         """The rule of the names that no entry and no glob holds."""
         entry = self.get("defaults", "")
-        return Rule("", NamespacePolicy() if entry is None else self.moments.policy(namespace_policy(entry)))
+        return Rule(
+            "", NamespacePolicy() if entry is None else self.moments.policy(namespace_policy(entry), self._zone)
+        )
 
     def group_of(self, tenant: str) -> str | None:
         """Return the group that a tenant's entry names."""
@@ -204,4 +239,4 @@ class PolicyView:
         return None if entry.body is None else entry
 
     def _rule_of(self, entry: Entry) -> Rule:
-        return Rule(entry.name, self.moments.policy(namespace_policy(entry)), entry.given)
+        return Rule(entry.name, self.moments.policy(namespace_policy(entry), self._zone), entry.given)

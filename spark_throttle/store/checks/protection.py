@@ -366,12 +366,14 @@ def _group(view: PolicyView, name: str | None) -> Scope:
 
 
 def _limits_of(entry: Entry) -> Limits:
-    """Return the limits by which an entry can hold rows back, those of its exception too."""
+    """Return the limits by which an entry can hold rows back, those of its exception and its schedule too."""
     policy = policy_of(entry) if entry.kind != "exempt" else None
     if not isinstance(policy, ScopePolicy):
         return {}
-    other = {} if policy.exception is None else limits_of(policy.in_exception)
-    return {**limits_of(policy), **{f"exception.{path}": limit for path, limit in other.items()}}
+    found = {**limits_of(policy)}
+    for key, _, then in policy.parts:
+        found |= {f"{key}.{path}": limit for path, limit in limits_of(then).items()}
+    return found
 
 
 def _is_shut(limits: Limits) -> bool:
