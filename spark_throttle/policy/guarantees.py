@@ -113,7 +113,7 @@ class _Claims:
             for rate in _RATES:
                 yield from self._beyond_itself(path, rate)
             yield from self._uncovered(path)
-        for rate in _RATES:
+        for rate in _RATES if self.claims else ():
             yield from self._beyond_parents(rate)
 
     def _beyond_itself(self, path: str, rate: str) -> Iterator[Problem]:
