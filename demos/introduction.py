@@ -10,7 +10,8 @@ from typing import Final
 
 from rich.table import Table
 
-from spark_throttle.policy.model import PolicyDocument, Quota
+from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.policy.quotas import Quota
 
 _OUTCOMES: Final = {
     "reject": "rejected at once",

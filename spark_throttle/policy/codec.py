@@ -20,18 +20,14 @@ from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import (
     DIRECTIONS,
     DestinationPolicy,
-    ExceptionPolicy,
     GroupPolicy,
     JobPolicy,
     NamespacePolicy,
-    NamespaceQuota,
-    OtherQuota,
     PolicyDocument,
     QueuePolicy,
-    Quota,
-    ScheduledQuotas,
     TenantPolicy,
 )
+from spark_throttle.policy.quotas import ExceptionPolicy, NamespaceQuota, OtherQuota, Quota, ScheduledQuotas
 from spark_throttle.policy.yaml_text import dump_yaml, read_yaml
 
 _MOST_LISTED: Final = 10

@@ -38,17 +38,15 @@ from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.policy.guarantees import has_guarantees, home_of, node_of
 from spark_throttle.policy.model import (
     DIRECTIONS,
-    GUARANTEES,
-    RATES,
     SETTINGS,
     Direction,
     NamespacePolicy,
     Phase,
     PolicyDocument,
     QueuePolicy,
-    Quota,
     ScopePolicy,
 )
+from spark_throttle.policy.quotas import GUARANTEES, RATES, Quota
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()

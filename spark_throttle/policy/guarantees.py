@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from spark_throttle.core.names.globs import is_glob
 
 if TYPE_CHECKING:
-    from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
+    from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, ScopePolicy
+    from spark_throttle.policy.quotas import Quota
 
 _RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
 _DIRECTIONS: Final = ("publish", "dispatch")

@@ -9,55 +9,53 @@ have equal JSON. `codec` reads and writes documents; `compile` turns them into c
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property
 from itertools import product
-from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Final, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT, describe
+from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
-from spark_throttle.core.quota import BUDGETS, MAX_BURST_TOKENS, NEVER_MS
+from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.policy.guarantees import broken_guarantees, has_guarantees
+from spark_throttle.policy.quotas import (
+    ExceptionPolicy,
+    NamespaceQuota,
+    OneQuota,
+    PolicyPart,
+    Quota,
+    QuotaOfNames,
+    ScheduledQuotas,
+    merged,
+)
 from spark_throttle.policy.values import (
     AgeSeconds,
-    ByteBudget,
-    BytesPerSecond,
     GroupName,
     Hours,
-    MessageBudget,
-    MessageBytes,
     MessagesPerSecond,
     Name,
     Named,
-    OtherSeconds,
-    Percentage,
     QueueBytes,
-    Reason,
     Seconds,
     TenantName,
     ThrottlingString,
     TimeZone,
-    Until,
     Version,
     apart,
     as_list,
     check_present,
     empty_if_null,
-    ms_of,
     refused,
     sorted_once,
     time_text,
@@ -68,174 +66,13 @@ Direction: TypeAlias = Literal["publish", "dispatch"]
 Phase: TypeAlias = tuple[int, tuple[bool, ...]]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
 
-RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
-"""The keys of a quota that fill a bucket."""
-
-GUARANTEES: Final = tuple(f"guaranteed_{key}" for key in RATES)
-"""The keys of a quota that say what the scope gets before others borrow, in the order of `RATES`."""
-
-MAX_WEIGHT: Final = 1000
 MAX_QUEUE_MESSAGES: Final = 2**40
 
 MAX_GLOBS: Final = 1000
 """Bound on the globs other than `tenant/*`: each is matched against every namespace of a batch."""
 
 
-PartOfQuotas = TypeVar("PartOfQuotas", bound="ExceptionPolicy | ScheduledQuotas")
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class _QuotaLimits(_Part):
-    messages_per_second: MessagesPerSecond = None
-    """Message quota, in steps of 0.001."""
-
-    bytes_per_second: BytesPerSecond = None
-    """Byte quota."""
-
-    request_percentage: Percentage = None
-    """Processing time, in percent of one core."""
-
-    max_message_bytes: MessageBytes = None
-    """A larger message is rejected, and charged nowhere."""
-
-    messages_per_hour: MessageBudget = None
-    """Messages in each hour of the calendar."""
-
-    messages_per_day: MessageBudget = None
-    """Messages in each day of the calendar."""
-
-    messages_per_month: MessageBudget = None
-    """Messages in each month of the calendar."""
-
-    bytes_per_hour: ByteBudget = None
-    """Bytes in each hour of the calendar."""
-
-    bytes_per_day: ByteBudget = None
-    """Bytes in each day of the calendar."""
-
-    bytes_per_month: ByteBudget = None
-    """Bytes in each month of the calendar."""
-
-    guaranteed_messages_per_second: MessagesPerSecond = None
-    """Messages that the scope gets before others borrow from it."""
-
-    guaranteed_bytes_per_second: BytesPerSecond = None
-    """Bytes that it gets before others do."""
-
-    guaranteed_request_percentage: Percentage = None
-    """Processing time that it gets before others do."""
-
-
-class Quota(_QuotaLimits):
-    """What one scope may use in one direction."""
-
-    burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
-    """The bucket's size, in seconds of the quota; also how long what is guaranteed is kept for rows that wait."""
-
-    weight: int = Field(default=1, ge=1, le=MAX_WEIGHT)
-    """Proportional claim of a namespace within its tenant, of a tenant within its group, and of a group within the job;
-    1 to 1000."""
-
-    on_excess: Literal["delay", "reject", "observe"] = "delay"
-    """`delay`: rows wait, in order. `reject`: rows go to the dead letters. `observe`: all rows are admitted, and what a
-    limit would have held back is reported."""
-
-    @field_validator("burst_seconds")
-    @classmethod
-    def _check_burst(cls, burst_seconds: Decimal, info: ValidationInfo) -> Decimal:
-        for name in (*RATES, *GUARANTEES):
-            rate, most = info.data.get(name), MAX_BURST_TOKENS
-            if name.endswith("request_percentage"):
-                most = MAX_BURST_TOKENS * NS_PER_MS_OF_A_PERCENT // 1000
-            if rate is not None and rate * burst_seconds > most:
-                longest_ms = int(1000 * most / rate)
-                msg = (
-                    f"{burst_seconds} s of {name} {rate} is a burst over {most}; "
-                    f"give burst_seconds at most {Decimal(longest_ms) / 1000}"
-                )
-                raise refused(msg)
-        return burst_seconds
-
-
-class NamespaceQuota(Quota):
-    """What each namespace of an entry may use in one direction."""
-
-    observe_percent: int = Field(default=0, ge=0, le=100)
-    """Of how many percent of the names of a glob or the defaults the quota only observes, as under `observe`."""
-
-
-LIMITS: Final = tuple(
-    key for key, field in Quota.model_fields.items() if field.default is None and key not in GUARANTEES
-)
-"""The keys of a quota that hold rows back: without them, it limits nothing."""
-
-HOLDS: Final = (*RATES, *(key for key, _, _ in BUDGETS))
-"""Those that hold a row back until later, and not for its size."""
-
-BOUNDS: Final = tuple(key for key in LIMITS if key not in HOLDS)
-"""The others: whole numbers of 1 or more."""
-
-OneQuota = Annotated[Quota, BeforeValidator(empty_if_null)]
-QuotaOfNames = Annotated[NamespaceQuota, BeforeValidator(empty_if_null)]
-
-
-class OtherQuota(_QuotaLimits):
-    """The keys of a quota that an exception sets; a key that is absent stays as the entry has it."""
-
-    burst_seconds: OtherSeconds = None
-    weight: Annotated[int | None, BeforeValidator(check_present), Field(ge=1, le=MAX_WEIGHT)] = None
-    on_excess: Annotated[Literal["delay", "reject", "observe"] | None, BeforeValidator(check_present)] = None
-
-
-def _check_sets_a_quota(part: PartOfQuotas) -> PartOfQuotas:
-    if part.publish == part.dispatch == OtherQuota():
-        raise refused("it sets no quota; give it one in publish or dispatch, such as messages_per_second")
-    return part
-
-
-class ExceptionPolicy(_Part):
-    """What an entry says in place of its own quotas, until a certain time."""
-
-    until: Until
-    """When it ends: a time with its zone, such as `2026-12-04T18:00:00+01:00`."""
-
-    reason: Reason
-    """Why it is given."""
-
-    publish: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
-    """The keys of `publish` that it sets; the others stay as the entry has them."""
-
-    dispatch: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
-    """The keys of `dispatch` that it sets."""
-
-    @model_validator(mode="after")
-    def _check_says_something(self) -> Self:
-        return _check_sets_a_quota(self)
-
-    @cached_property
-    def until_ms(self) -> int:
-        """When it ends, in ms since 1970: at that time it is no longer in force."""
-        return ms_of(self.until)
-
-
-class ScheduledQuotas(_Part):
-    """What an entry says in place of its own quotas, at certain hours of the week."""
-
-    publish: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
-    """The keys of `publish` that it sets; the others stay as the entry has them."""
-
-    dispatch: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
-    """The keys of `dispatch` that it sets."""
-
-    @model_validator(mode="after")
-    def _check_says_something(self) -> Self:
-        return _check_sets_a_quota(self)
-
-
-class ScopePolicy(_Part):
+class ScopePolicy(PolicyPart):
     """The quotas of the job: into the lake, and out of it."""
 
     publish: OneQuota = Quota()
@@ -244,7 +81,7 @@ class ScopePolicy(_Part):
     exception: Annotated[ExceptionPolicy | None, BeforeValidator(check_present)] = None
     """Other quotas until a certain time."""
 
-    schedule: Annotated[Named[Hours, ScheduledQuotas], BeforeValidator(apart)] = {}
+    schedule: Annotated[Named[Hours, ScheduledQuotas], BeforeValidator(apart)] = Field(default_factory=dict)
     """Other quotas at certain hours of the week, such as `mon-fri 08:00-18:00`, in the policy's `time_zone`."""
 
     @model_validator(mode="after")
@@ -276,7 +113,7 @@ class ScopePolicy(_Part):
             own = {key: getattr(self, key) for key in self.model_fields_set if key not in ("exception", "schedule")}
             if parts:
                 own |= {
-                    direction: _merged(getattr(self, direction), [getattr(part, direction) for part in parts])
+                    direction: merged(getattr(self, direction), [getattr(part, direction) for part in parts])
                     for direction in DIRECTIONS
                 }
             self._variants[key] = type(self).model_validate(own)
@@ -315,11 +152,6 @@ class ScopePolicy(_Part):
         return self.variant(self.hours_at(now_ms, zone), is_in_exception=is_in_exception)
 
 
-def _merged(quota: Quota, others: Sequence[OtherQuota]) -> Quota:
-    parts: list[Quota | OtherQuota] = [quota, *others]
-    return type(quota).model_validate({key: value for part in parts for key, value in part if value is not None})
-
-
 class JobPolicy(ScopePolicy):
     """The quotas of the job, and the calendar of the whole policy."""
 
@@ -327,7 +159,7 @@ class JobPolicy(ScopePolicy):
     """The zone in which hours, days and months begin for all budgets of the policy, such as `Europe/Berlin`."""
 
 
-class DestinationPolicy(_Part):
+class DestinationPolicy(PolicyPart):
     """How the quota of a resource group follows what its destination says; the quota in messages is the ceiling."""
 
     floor_messages_per_second: MessagesPerSecond = None
@@ -409,7 +241,7 @@ SETTINGS: Final = {
 """The keys that are columns by their names, in `Limits.settings`: whole numbers, true or false, and words."""
 
 
-class QueuePolicy(_Part):
+class QueuePolicy(PolicyPart):
     """How much may wait in the whole job, and for how long."""
 
     messages: int = Field(default=1_000_000, ge=1, le=MAX_QUEUE_MESSAGES)
@@ -426,7 +258,7 @@ class QueuePolicy(_Part):
     raised bound takes effect when it restarts."""
 
 
-class PolicyDocument(_Part):
+class PolicyDocument(PolicyPart):
     """A whole policy; an empty document limits nothing.
 
     Examples
@@ -437,10 +269,10 @@ class PolicyDocument(_Part):
     """
 
     version: Version = 1
-    resource_groups: Named[Name, GroupPolicy] = {}
-    tenants: Named[TenantName, TenantPolicy] = {}
+    resource_groups: Named[Name, GroupPolicy] = Field(default_factory=dict)
+    tenants: Named[TenantName, TenantPolicy] = Field(default_factory=dict)
 
-    namespaces: Named[Name, NamespacePolicy] = {}
+    namespaces: Named[Name, NamespacePolicy] = Field(default_factory=dict)
     """Entries by name, or by a glob such as `acme/*`, which applies to each namespace that has no entry and matches no
     more specific glob (`core.names.globs`)."""
 

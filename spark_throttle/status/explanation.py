@@ -33,7 +33,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.shared_buckets import SharedBuckets, guaranteed_rates, under_share
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.policy.model import BOUNDS, HOLDS
+from spark_throttle.policy.quotas import BOUNDS, HOLDS
 from spark_throttle.status.budget_status import BudgetStatus, budgets_by_scope
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 

@@ -9,20 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from spark_throttle.core.limits.pegasus import parse_throttling
-from spark_throttle.policy.model import (
-    DIRECTIONS,
-    GUARANTEES,
-    HOLDS,
-    LIMITS,
-    RATES,
-    Direction,
-    NamespacePolicy,
-    NamespaceQuota,
-    PolicyDocument,
-    QueuePolicy,
-    Quota,
-    ScopePolicy,
-)
+from spark_throttle.policy.model import DIRECTIONS, Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.policy.quotas import GUARANTEES, HOLDS, LIMITS, RATES, NamespaceQuota, Quota
 from spark_throttle.store.checks.limit_changes import WAITS
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Kind

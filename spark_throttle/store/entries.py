@@ -19,7 +19,6 @@ from pydantic import BaseModel
 from spark_throttle.errors import DamagedError, PolicyError, StoredPolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import (
-    ExceptionPolicy,
     GroupPolicy,
     JobPolicy,
     NamespacePolicy,
@@ -28,6 +27,7 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
+from spark_throttle.policy.quotas import ExceptionPolicy
 from spark_throttle.store.store import (
     KINDS,
     MEMBER_KINDS,

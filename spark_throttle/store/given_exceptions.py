@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from spark_throttle.policy.model import ExceptionPolicy
+from spark_throttle.policy.quotas import ExceptionPolicy
 from spark_throttle.store.entries import exception_of, path_of, values_of
 from spark_throttle.store.store import Entry, Key, Kind, PolicyStore, Revision
 

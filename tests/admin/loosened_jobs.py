@@ -170,7 +170,7 @@ class World:
         return {key: self.random.choice(values) for key, values in CHOICES.items() if self.random.random() < 0.35}
 
     def _scope(self) -> Values:
-        quota = {self.direction: self._quota()} if self.random.random() < 0.7 else {}
+        quota: Values = {self.direction: self._quota()} if self.random.random() < 0.7 else {}
         return {**quota, **self._exception(0.25), **self._schedule(0.2)}
 
     def _exception(self, part: float) -> Values:
@@ -312,8 +312,10 @@ class World:
     def _at_all_times(self, scope: Values) -> list[Values]:
         """Return a scope as it is without its exception and its schedule, and while parts of them are in force."""
         own, other = (each.get(self.direction, {}) for each in (scope, scope.get("exception", {})))
-        hours = [{}, *(each[self.direction] for each in scope.get("schedule", {}).values())]
-        return [{**scope, self.direction: {**own, **each, **last}} for each in hours for last in ({}, other)]
+        hours: list[Values] = [{}, *(each[self.direction] for each in scope.get("schedule", {}).values())]
+        return [
+            {**scope, self.direction: {**own, **each, **last}} for each in hours for last in (dict[str, Any](), other)
+        ]
 
     def _is_mixed(self, tenant: str, *rules: Values, strings: bool = False) -> bool:
         shared = [

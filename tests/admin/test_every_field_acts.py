@@ -12,7 +12,8 @@ from typing import Any, get_args
 import pytest
 
 from spark_throttle.admin.api.pip82_calls import FIELDS
-from spark_throttle.policy.model import GUARANTEES, Direction, Quota
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.quotas import GUARANTEES, Quota
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import Decided, MadeUpJob

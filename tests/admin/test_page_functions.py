@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.policy.model import NamespaceQuota, Quota
+from spark_throttle.policy.quotas import NamespaceQuota, Quota
 from tests.sessions import ROOT
 
 NODE = shutil.which("node")

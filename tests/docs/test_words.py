@@ -20,10 +20,10 @@ from spark_throttle.policy.model import (
     GroupPolicy,
     JobPolicy,
     NamespacePolicy,
-    NamespaceQuota,
     PolicyDocument,
     QueuePolicy,
 )
+from spark_throttle.policy.quotas import NamespaceQuota
 from spark_throttle.sharing.settings import SHARE_POLICIES, ExchangeOptions, ShareSettings
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
 from spark_throttle.spark.sinks.targets import FORMATS

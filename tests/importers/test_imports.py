@@ -17,7 +17,7 @@ from spark_throttle.importers.origin import ImportResult
 from spark_throttle.importers.pegasus import import_pegasus
 from spark_throttle.importers.pulsar import import_pulsar
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import Quota
+from spark_throttle.policy.quotas import Quota
 
 # ---------------------------------------------------------------------------------------------------- Kafka
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from spark_throttle.importers.kafka import import_kafka
-from spark_throttle.policy.model import NamespaceQuota
+from spark_throttle.policy.quotas import NamespaceQuota
 
 
 def test_kafka_looks_up_processing_time_by_itself() -> None:

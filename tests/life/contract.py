@@ -11,7 +11,8 @@ from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
+from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, ScopePolicy
+from spark_throttle.policy.quotas import Quota
 
 if TYPE_CHECKING:
     from spark_throttle.testing.simulation.rows import Name

@@ -17,15 +17,8 @@ from pydantic import BaseModel
 
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.codec import parse_document
-from spark_throttle.policy.model import (
-    BOUNDS,
-    GUARANTEES,
-    GroupPolicy,
-    NamespacePolicy,
-    Quota,
-    ScopePolicy,
-    TenantPolicy,
-)
+from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, ScopePolicy, TenantPolicy
+from spark_throttle.policy.quotas import BOUNDS, GUARANTEES, Quota
 from spark_throttle.testing.simulation.exchange import START_MS
 from tests.life.contract import BUDGETS
 from tests.oracle.setting_values import settings_of, values_of

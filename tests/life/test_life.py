@@ -8,7 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, PolicyDocument, QueuePolicy, Quota
+from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, PolicyDocument, QueuePolicy
+from spark_throttle.policy.quotas import Quota
 from tests.effort import examples, thorough_after
 from tests.life.drawing import Step
 from tests.life.laws import Violation

@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from spark_throttle.policy.model import SETTINGS, GroupPolicy, NamespacePolicy, NamespaceQuota
+from spark_throttle.policy.model import SETTINGS, GroupPolicy, NamespacePolicy
+from spark_throttle.policy.quotas import NamespaceQuota
 
 
 def settings_of(part: type[BaseModel]) -> list[str]:

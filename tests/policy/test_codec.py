@@ -14,7 +14,8 @@ from spark_throttle.core.names.visible_text import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.policy.codec import dump_policies
-from spark_throttle.policy.model import NamespacePolicy, NamespaceQuota, PolicyDocument, Quota
+from spark_throttle.policy.model import NamespacePolicy, PolicyDocument
+from spark_throttle.policy.quotas import NamespaceQuota, Quota
 from spark_throttle.store.policy_location import load_policies
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "conf" / "policies").glob("*.yaml"))

@@ -19,19 +19,15 @@ from spark_throttle.errors import NotPermittedError, PolicyError, QueueOverflowE
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import (
-    BOUNDS,
-    GUARANTEES,
     Direction,
-    ExceptionPolicy,
     GroupPolicy,
     JobPolicy,
     NamespacePolicy,
-    OtherQuota,
     PolicyDocument,
     QueuePolicy,
-    Quota,
     TenantPolicy,
 )
+from spark_throttle.policy.quotas import BOUNDS, GUARANTEES, ExceptionPolicy, OtherQuota, Quota
 from spark_throttle.record import pack, unpack
 from spark_throttle.store.effects import notes_on_document
 from spark_throttle.store.memory_store import MemoryStore

@@ -33,7 +33,7 @@ from spark_throttle.admin.api.turns import ServerRates
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.policy.model import NamespaceQuota, Quota
+from spark_throttle.policy.quotas import NamespaceQuota, Quota
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore

@@ -39,7 +39,8 @@ from spark_throttle.admin.api.calls import (
 from spark_throttle.admin.api.requests import ETAG, After, IfNoneMatch, Limit, Segment, encoded
 from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.errors import NotFoundError, PolicyError
-from spark_throttle.policy.model import DIRECTIONS, GUARANTEES, LIMITS, RATES, Direction, Quota
+from spark_throttle.policy.model import DIRECTIONS, Direction
+from spark_throttle.policy.quotas import GUARANTEES, LIMITS, RATES, Quota
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService

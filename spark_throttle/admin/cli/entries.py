@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_throttle.admin.shown_policies import Policy
-    from spark_throttle.policy.model import ExceptionPolicy
+    from spark_throttle.policy.quotas import ExceptionPolicy
     from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 

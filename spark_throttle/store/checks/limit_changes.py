@@ -21,18 +21,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.quota import Level
-from spark_throttle.policy.model import (
-    DIRECTIONS,
-    GUARANTEES,
-    HOLDS,
-    LIMITS,
-    RATES,
-    Direction,
-    NamespacePolicy,
-    NamespaceQuota,
-    Quota,
-    ScopePolicy,
-)
+from spark_throttle.policy.model import DIRECTIONS, Direction, NamespacePolicy, ScopePolicy
+from spark_throttle.policy.quotas import GUARANTEES, HOLDS, LIMITS, RATES, NamespaceQuota, Quota
 from spark_throttle.store.checks.policy_view import Scope
 
 WAITS: Final = (

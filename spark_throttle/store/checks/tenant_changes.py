@@ -36,7 +36,8 @@ from typing import Final
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.errors import NotPermittedError
-from spark_throttle.policy.model import DIRECTIONS, HOLDS, MAX_GLOBS, ScopePolicy
+from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, ScopePolicy
+from spark_throttle.policy.quotas import HOLDS
 from spark_throttle.policy.values import time_text
 from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import LooserPart, looser_parts, newly_waiting
