@@ -165,12 +165,13 @@ def test_exceptions_end_in_event_time_as_they_ended_in_the_job(first: int) -> No
 def test_in_longer_intervals_the_longest_delay_is_right_to_within_one(first: int) -> None:
     for seed in range(first, first + 5):
         policy, sent, run = drawn_and_ran(seed)
-        traffic = recorded(sent, 5)
-        found = replayed(traffic, policy)
+        if are_equal := seed % 2 == 0:  # else fewer messages may be as many bytes
+            sent = [[(name, 1) for name, _ in rows] for rows in sent]
+            run = ran(policy, sent)
+        found = replayed(recorded(sent, 5), policy)
         longest = max([0, *(delay for delays in run.delays.values() for delay in delays)])
         assert abs(longest - found.delays.delay_ms.max(initial=0) // 1_000) <= 5, seed
-        sizes = {size_bytes for rows in sent for _, size_bytes in rows}
-        if len(sizes) == 1 and not found.rejected.any() and not run.rejected:  # else fewer may be as many bytes
+        if are_equal and not found.rejected.any() and not run.rejected:
             later = ran(policy, [*sent, *[list[tuple[str, int]]()] * 5]).admitted.total()
             assert run.admitted.total() <= int(found.admitted[:, 0].sum()) <= later, seed
 
