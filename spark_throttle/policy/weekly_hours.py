@@ -143,8 +143,11 @@ def next_change_ms(texts: Collection[str], zone: str, wall_ms: int) -> int:
     ... ]
     [2.0, 25.5]
     """
-    if not texts:
-        return NEVER_MS
+    return _next_change_ms(tuple(texts), zone, wall_ms) if texts else NEVER_MS
+
+
+@lru_cache(maxsize=4096)
+def _next_change_ms(texts: tuple[str, ...], zone: str, wall_ms: int) -> int:
     now = valid_at(texts, zone, wall_ms)
     for at_ms in _edges_ms(texts, _zone(zone), wall_ms):
         if valid_at(texts, zone, at_ms) != now:
