@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.batch.flow_plan import MOST_GIVEN_OUT
 from spark_throttle.core.quota import (
     MOST_NS,
     NEVER_MS,
@@ -449,10 +450,10 @@ class _Batch:
         for depth, siblings in enumerate(ways):
             if min(by, scope.limits.level) > depth:
                 together = sum(weight(each, depth) for each in siblings.values())
-                tokens = tokens * together // weight(flow, depth)
+                tokens = min(tokens * together // weight(flow, depth), MOST_GIVEN_OUT)
         if by == Level.TENANT:
             tokens *= len({node_of(each) for each in stopped if node_of(each)[1] == node_of(flow)[1]})
-        return tokens
+        return min(tokens, MOST_GIVEN_OUT)
 
     # Step 8
 

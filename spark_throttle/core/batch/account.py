@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
-from spark_throttle.core.arithmetic.segments import by_row, replaced, sums
+from spark_throttle.core.arithmetic.segments import by_row, largest, replaced, sums
 from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.core.batch.rows_behind import ThrottleTimes
 from spark_throttle.core.batch.scope_room import by_dimension, cost, taken_by
@@ -210,10 +210,11 @@ def report(
 
 
 def _oldest_ms(waiting: Candidates, flows: int, *, now_ms: int) -> Int64s:
-    """Return how long the first row of each flow, which is its oldest, has waited; -1 without one."""
-    first = waiting.first_of(flows)
-    waited_ms = now_ms - np.append(waiting.arrival_ms, now_ms)[first]
-    return np.where(first < len(waiting), np.maximum(waited_ms, 0), -1)
+    """Return how long the oldest row of each flow has waited; -1 without one.
+
+    It is not the first one where the time at which that came was set back afterwards.
+    """
+    return largest(waiting.flow, np.maximum(now_ms - waiting.arrival_ms, 0), flows, least=-1)
 
 
 def _priced(pairs: Int64s, price_ns: Int64s | None) -> Int64s:

@@ -25,7 +25,7 @@ from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, 
 from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.state import Flows, NodeLeads
 
-_MOST_GIVEN_OUT = 1 << 60
+MOST_GIVEN_OUT = 1 << 60
 """The most micro-tokens for which anybody waits."""
 
 
@@ -372,16 +372,17 @@ class Contest:
 
 
 def _times(tokens: Int64s, to: Int64s, of: Int64s) -> Int64s:
-    """Return ``tokens * to / of``, rounded down; at most `_MOST_GIVEN_OUT`.
+    """Return ``tokens * to / of``, rounded down; at most `MOST_GIVEN_OUT`.
 
     Examples
     --------
-    >>> tokens, to, of = np.array([7, 1 << 60]), np.array([10, 1 << 20]), np.array([4, 1])
-    >>> _times(tokens, to, of).tolist() == [17, _MOST_GIVEN_OUT]
+    >>> tokens, to, of = np.array([7, 1 << 60]), np.array([10, 1001]), np.array([4, 1])
+    >>> _times(tokens, to, of).tolist() == [17, MOST_GIVEN_OUT]
     True
     """
     whole, rest = np.divmod(tokens, of)
-    return np.minimum(np.minimum(whole, _MOST_GIVEN_OUT // to) * to + rest * to // of, _MOST_GIVEN_OUT)
+    given = np.minimum(whole, MOST_GIVEN_OUT // to) * to + rest * to // of
+    return np.where(whole > MOST_GIVEN_OUT // to, MOST_GIVEN_OUT, np.minimum(given, MOST_GIVEN_OUT))
 
 
 def _settled(  # noqa: PLR0913 - all that a batch debits

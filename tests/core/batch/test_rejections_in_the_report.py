@@ -36,3 +36,12 @@ def test_age_of_the_oldest_waiting_row_grows_until_it_expires() -> None:
         state = plan.state
         ages.append(None if plan.usage.oldest_ms is None else plan.usage.oldest_ms.tolist())
     assert ages == [[0], [3_000], [10_000], [7_001], None]
+
+
+def test_oldest_waiting_row_is_not_the_first_where_the_clock_was_set_back() -> None:
+    state, ages = DeciderState.initial(POLICY), []
+    for now_ms, count in ((100_000, 1), (80_000, 1), (81_000, 0)):
+        plan = plan_admission(state, make_arrivals([("acme/shut", 1)] * count), POLICY, now_ms=now_ms)
+        state = plan.state
+        ages.append([] if plan.usage.oldest_ms is None else plan.usage.oldest_ms.tolist())
+    assert ages == [[0], [0], [1_000]]
