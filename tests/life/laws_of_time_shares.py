@@ -72,6 +72,14 @@ class _Prices:
         self.settled &= self.known_ns.keys()
         return holds
 
+    def unsettled(self, world: World) -> set[str]:
+        """Return those that ask and whose messages take time, but for the settled."""
+        return {
+            name
+            for name in self.asking - self.settled
+            if self._price_ns(world, name) or self._above_ns.get(name, self.most_ns.get(name, 0))
+        }
+
     def end(self, world: World, batch: SimulatedBatch) -> None:
         """Take in whose messages the job has seen."""
         served = frozenset(text_of(row.namespace) for row in batch.admitted)
@@ -112,7 +120,9 @@ class _Pair:
 class TimeShares(Law):
     """Two that stay backlogged get as much time for their weight, to two messages of each and a fiftieth.
 
-    Where somebody is guaranteed something, that goes first.
+    Where somebody is guaranteed something, that goes first. Nor is anybody compared beside a third that asks and is
+    not settled: a message that was taken for a thousand times its price leaves the third so far ahead that the others
+    are owed more than all that they have waiting, and who is owed more than it asks for is owed no part by weight.
     """
 
     _prices: _Prices = field(default_factory=_Prices)
@@ -129,11 +139,12 @@ class TimeShares(Law):
         self._sizes.note(batch.arrived)
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.settled & prices.scopes.keys()
+        unsettled = {scope.key for name in prices.unsettled(world) for scope in contracts.of(name).timed}
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(() if contracts.has_guarantees else sorted(backlogged), 2):
             key = prices.scopes[one].key
             weights = self._sizes.rivals(contracts, one, other)
-            if key != prices.scopes[other].key or weights is None:
+            if key != prices.scopes[other].key or weights is None or key in unsettled:
                 continue
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             cost_ns = [prices.known_ns[name] for name in (one, other)]

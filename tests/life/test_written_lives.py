@@ -11,7 +11,7 @@ import pytest
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.life.counting import admitted_in
-from tests.life.drawing import Traffic
+from tests.life.drawing import Step, Traffic
 from tests.life.life import Birth, Life
 
 pytestmark = pytest.mark.slow
@@ -388,6 +388,25 @@ def test_time_of_a_group_is_divided_by_time_and_not_by_messages() -> None:
     served = Counter(str(row.namespace) for row in life.job.admitted)
     first_batch_ns = 500_000_000  # it does not know yet what the rows of either take
     assert abs(served["acme/x"] * 20_000_000 - served["blue/y"] * 2_000_000) <= first_batch_ns
+
+
+def test_two_that_a_third_owes_more_than_they_ask_for_are_not_compared() -> None:
+    """Its message was taken for 400 times its price: who is owed all that waits of it has no part by weight."""
+    group = {"messages_per_second": 10, "burst_seconds": 1, "request_percentage": 0.0001}
+    dear = (("acme", 2_000_000_000), ("blue", 1_000), ("cora", 1_000))
+    document = {**GROUP, "resource_groups": {"g": {"publish": group}}, "job": {"publish": {"messages_per_second": 50}}}
+    life = Life(Birth(document, row_ns=dear), laws=["Time"])
+    rows = [("acme/b", 60_000, 13), ("cora/ü", 60_000, 15), ("solo", 60_000, 13), ("acme/a", 60_000, 20)]
+    life.play([Step("twin", {"is_other_query": False, "at": "after state", "rows": rows})])
+    life.offer([("solo", 60_000, 13)])
+    after = {
+        **GROUP,
+        "resource_groups": {"g": {"publish": {"request_percentage": 50, "burst_seconds": 2}}},
+        "namespaces": {"acme/b": {"resource_group": "g", "publish": {"weight": 4}}},
+    }
+    heavy, cheap = ("acme/c", "blue/a", "cora/ü"), tuple((tenant, 5_000_000) for tenant in ("acme", "blue", "cora"))
+    args = {"document": after, "heavy": heavy, "light": "acme/b", "row_ns": cheap, "triggers": 25, "every": 5}
+    life.play([Step("contest_for_time", args)])
 
 
 @pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
