@@ -9,6 +9,9 @@ control row says which of them were not delivered (`Undelivered`), and each row 
 - *sent again*: nobody knows whether it was taken. It leaves again in the next batch, charged once and decided once,
   under the key that it had. A receiver that honours keys so has it once.
 
+A row that is sent again is charged where it goes: if a budget begins anew meanwhile, or the policy changes, its charge
+moves to the windows and the scopes of the batch in which it goes again. So it may be given back there.
+
 Laws: every row has one fate. A bucket whose rows all came back holds what it would hold had they never left, so limits
 hold of what was delivered. Rows of a namespace keep their order: all that left stood before all that waits. The fates
 follow from the state and the control row alone, so a batch that is run again finds the same.
@@ -26,12 +29,12 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
 from spark_throttle.core.limits.budgets import Budgets
-from spark_throttle.core.limits.token_bucket import credit, full, in_micro
+from spark_throttle.core.limits.token_bucket import credit, debit, full, in_micro
 from spark_throttle.core.names.matching import match, positions_in
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import MIN_BALANCE_MICRO, Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import under_share
-from spark_throttle.core.state import DeciderState
+from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import by_scope
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
@@ -82,13 +85,11 @@ def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None
         problem = f"it does not say what became of the {len(left)} rows that left in the batch before"
         raise DamagedError(_WHAT, problem, RESTORE_CHECKPOINT)
     fate = fates(state, undelivered)
-    back = left.take(np.flatnonzero(fate == RETURNED))
-    counts = np.bincount(back.flow, minlength=flows)
-    returned = np.stack([counts, sums(back.flow, back.size_bytes, flows)], axis=1)
+    returned = tally(left.take(np.flatnonzero(fate == RETURNED)), flows)
     is_waiting = np.ones(len(left) + len(state.queue), dtype=np.bool_)
     is_waiting[left_at] = fate == RETURNED
     queue = state.queue.with_rows(left_at, left).take(np.flatnonzero(is_waiting))
-    after = replace(_given_back(state, returned, policy), queue=queue, left=left.take(np.flatnonzero(fate == AGAIN)))
+    after = replace(given_back(state, returned, policy), queue=queue, left=left.take(np.flatnonzero(fate == AGAIN)))
     return Settlement(after, fate, returned)
 
 
@@ -125,11 +126,33 @@ def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
     return fate
 
 
-def _given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -> DeciderState:
-    """Return the state with what rows were charged, given by namespace, back in its buckets."""
+def tally(rows: Queue, flows: int) -> Int64s:
+    """Return the messages and bytes of some rows, by flow; shape (flows, 2)."""
+    return np.stack([np.bincount(rows.flow, minlength=flows), sums(rows.flow, rows.size_bytes, flows)], axis=1)
+
+
+def charged(state: DeciderState, rows: Int64s, policy: CompiledPolicy) -> DeciderState:
+    """Return the state with messages and bytes of its namespaces, shape (flows, 2), charged at all of their levels."""
+    matches = match(state.flows.names, policy)
+    own, taken, spent = matches.own_limits(policy), _by_dimension(rows), state.flows.spent
+    own_micro = np.where(
+        own.is_limited, debit(state.flows.balance_micro, in_micro(taken)), state.flows.balance_micro
+    )  # fmt: skip
+    if spent is not None and (budgets := Budgets.of(own)) is not None:
+        spent = spent.charged(taken, budgets)
+    by_scopes = by_scope(matches.shared_scope, taken, len(policy.shared))
+    return replace(
+        state,
+        flows=replace(state.flows, balance_micro=own_micro, spent=spent),
+        shared=state.shared.debited(by_scopes, policy, MIN_BALANCE_MICRO),
+    )
+
+
+def given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -> DeciderState:
+    """Return the state with what rows were charged, given as in `charged`, back in its buckets."""
     matches, shared = match(state.flows.names, policy), under_share(policy, state.shared.share_micro_per_ms).shared
     own = matches.own_limits(policy)
-    given = np.hstack([returned, np.zeros((len(returned), 1), dtype=np.int64)])
+    given = _by_dimension(returned)
     own_micro = credit(state.flows.balance_micro, in_micro(given), full(own.rate_micro_per_ms, own.burst_micro))
     by_scopes = by_scope(matches.shared_scope, given, len(shared))
     full_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
@@ -145,3 +168,7 @@ def _given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -
         flows=replace(state.flows, balance_micro=own_micro, spent=spent),
         shared=replace(state.shared, balance_micro=shared_micro, spent=shared_spent),
     )
+
+
+def _by_dimension(rows: Int64s) -> Int64s:
+    return np.hstack([rows, np.zeros((len(rows), 1), dtype=np.int64)])

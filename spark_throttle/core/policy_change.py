@@ -40,6 +40,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.work import lasting_work
+from spark_throttle.core.left_rows import charged, given_back, tally
 from spark_throttle.core.limits.budgets import Budgets, CalendarWindows, Spent, paces
 from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
 from spark_throttle.core.measured_time import corrected
@@ -73,6 +74,9 @@ def under_epoch(
     """
     if row.measured is not None:
         state = corrected(state, row.measured, before)
+    sent_again, moves = tally(state.left, len(state.flows)), after is not before or _begins(row.windows, state)
+    if moves and len(state.left):
+        state = given_back(state, sent_again, before)
     state = in_windows(state, row.windows, before)
     if after is before:
         pinned_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
@@ -82,7 +86,8 @@ def under_epoch(
         state = carried(state, before, after, now_ms=now_ms, earns_until_ms=row.earns_until_ms)
     shared = state.shared.under(after, row.share_micro_per_ms)
     unavailable = np.zeros(0, dtype=np.int64) if row.unavailable is None else row.unavailable
-    return replace(state, shared=shared, epoch=row.epoch, unavailable=unavailable)
+    state = replace(state, shared=shared, epoch=row.epoch, unavailable=unavailable)
+    return charged(state, sent_again, after) if moves and len(state.left) else state
 
 
 def carried(
@@ -173,7 +178,7 @@ def carried_spent(spent: Spent | None, former: Int64s, before: Limits, after: Li
 def in_windows(state: DeciderState, windows: CalendarWindows | None, policy: CompiledPolicy) -> DeciderState:
     """Return the state with the windows that are in force now, under the policy under which rows were charged."""
     before = state.windows
-    if windows is None or before is None or (windows.number == before.number).all():
+    if windows is None or before is None or not _begins(windows, state):
         return replace(state, windows=windows)
     flows, shared = state.flows, state.shared
     own, spent = Budgets.of(policy.namespace_limits), flows.spent
@@ -184,6 +189,12 @@ def in_windows(state: DeciderState, windows: CalendarWindows | None, policy: Com
     if budgets is not None and spent is not None:
         shared = replace(shared, spent=spent.in_windows(windows, before, budgets))
     return replace(state, flows=flows, shared=shared, windows=windows)
+
+
+def _begins(windows: CalendarWindows | None, state: DeciderState) -> bool:
+    """Return whether some of these windows are others than those in which rows were charged."""
+    before = state.windows
+    return windows is not None and before is not None and bool((windows.number != before.number).any())
 
 
 def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy) -> Int64s | None:

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.left_rows import settle
+from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import MICRO, CompiledPolicy
+from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy
 from spark_throttle.core.state import ControlRow, StoredState
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import unpack_usage
@@ -61,13 +62,23 @@ class Job:
     inputs: list[tuple[bytes | None, bytes, list[pa.Table], int]] = field(default_factory=list)
 
     def batch(
-        self, rows: pa.Table | None, undelivered: Undelivered | None, unavailable: np.ndarray | None = None
+        self,
+        rows: pa.Table | None,
+        undelivered: Undelivered | None,
+        unavailable: np.ndarray | None = None,
+        *,
+        after_ms: int = 1_000,
+        policy: CompiledPolicy | None = None,
+        day: int = 0,
     ) -> BatchOutcome:
-        """Run a batch, with a control row that says what the one before did not deliver."""
-        self.now_ms, self.epoch = self.now_ms + 1_000, self.epoch + 1
-        packed = pack(self.policy) if self.state is None else None
+        """Run a batch, with a control row that says what the one before did not deliver, and with another policy."""
+        self.now_ms, self.epoch = self.now_ms + after_ms, self.epoch + 1
+        packed = pack(policy or self.policy) if self.state is None or policy is not None else None
         paying = PayingTime(self.now_ms, self.now_ms)
-        row = pack(ControlRow(self.epoch, packed, paying, undelivered=undelivered, unavailable=unavailable))
+        windows = CalendarWindows(*np.array([[day] * 3, [START_MS] * 3, [NEVER_MS] * 3], dtype=np.int64))
+        row = pack(
+            ControlRow(self.epoch, packed, paying, undelivered=undelivered, unavailable=unavailable, windows=windows)
+        )
         frames = [] if rows is None else [rows]
         self.inputs.append((self.state, row, frames, self.now_ms))
         found = run_batch(self.state, row, frames, now_ms=self.now_ms, is_explained=False, keeps_left=True)
@@ -216,6 +227,29 @@ def test_rows_that_come_back_with_a_change_of_policy_get_their_tokens_back_where
         assert column(found.admitted, "id") == [0, 1, 2]
         balances.append(unpack(StoredState, found.state, "it").state.shared.balance_micro[-1, :1].tolist())
     assert balances[0] == balances[1]
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_rows_sent_again_are_charged_where_they_go_again(is_moved: bool) -> None:
+    """Else they would give back what they never paid: to the budget of the next day, or to the group of now."""
+    quota = {"messages_per_second": 4, "burst_seconds": 1}
+    if not is_moved:
+        quota = {"messages_per_second": 1_000, "messages_per_day": 5}
+
+    def policy_with(group: str) -> CompiledPolicy:
+        groups = {name: {"publish": quota, "destination": {}} for name in ("here", "there")}
+        document = {"resource_groups": groups, "tenants": {"api": {"resource_group": group}}}
+        return compile_policy(PolicyDocument.model_validate(document), "publish")
+
+    job, again = Job(policy_with("here")), Undelivered.of([UndeliveredCall("api/a", 0, 3, 0, "x", 0)])
+    job.batch(rows_of([0, 1, 2], ["api/a"] * 3, [1] * 3), None)
+    after = policy_with("there") if is_moved else None
+    numbers = list(range(3, 13))
+    second = job.batch(rows_of(numbers, ["api/a"] * 10, [1] * 10), again, policy=after, day=int(not is_moved))
+    assert column(second.admitted, "id") == [0, 1, 2, 3, 4]
+    back = Undelivered.of([UndeliveredCall("api/a", 0, 3)])
+    third = job.batch(None, back, after_ms=0, day=int(not is_moved))
+    assert column(third.admitted, "id") == [0, 1, 2]
 
 
 def test_rows_of_an_unavailable_destination_are_given_up_but_those_that_ask() -> None:
