@@ -159,18 +159,31 @@ def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
 
 
 def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
-    """Return a policy whose buckets hold what they earn until an interval's last batch, too, without quotas on time."""
+    """Return a policy whose buckets hold what they earn until an interval's last batch, too, without quotas on time.
+
+    What is guaranteed is earned and kept for as long.
+    """
+    more_ms = max(interval_ms - _BATCH_MS, 0)
 
     def wide(limits: Limits) -> Limits:
         rate = limits.rate_micro_per_ms.copy()
         rate[:, Dimension.TIME] = UNLIMITED
-        more_ms = max(interval_ms - _BATCH_MS, 0)
         earned = np.minimum(np.maximum(rate, 0), _MOST_MICRO // interval_ms) * more_ms
         burst = np.where(rate == UNLIMITED, 0, limits.burst_micro + earned)
         return replace(limits, rate_micro_per_ms=rate, burst_micro=burst)
 
+    guarantees = policy.guarantees
+    if guarantees is not None:
+        most_ms = _MOST_MICRO // np.maximum(guarantees.rate_micro_per_ms, 1)
+        guarantees = replace(
+            guarantees, burst_ms=np.minimum(guarantees.burst_ms + more_ms, most_ms.min(axis=1)),
+            earning_ms=np.minimum(guarantees.earning_ms + more_ms, most_ms),
+        )  # fmt: skip
     queue = replace(policy.queue, on_overflow=Overflow.REJECT)
-    return replace(policy, shared=wide(policy.shared), namespace_limits=wide(policy.namespace_limits), queue=queue)
+    return replace(
+        policy, shared=wide(policy.shared), namespace_limits=wide(policy.namespace_limits), queue=queue,
+        guarantees=guarantees,
+    )  # fmt: skip
 
 
 class _Ledger:

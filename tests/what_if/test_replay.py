@@ -271,3 +271,18 @@ def test_budgets_begin_anew_by_the_calendar_of_the_policy() -> None:
     traffic = Traffic.of(table, interval_ms=3_600_000)
     found = replay(traffic, compile_policy(parse_document(document), "publish"))
     assert found.admitted.tolist() == [[30, 30]]
+
+
+@pytest.mark.parametrize("interval_s", [1, 20, 300])
+def test_what_is_guaranteed_goes_first_in_long_intervals_too(interval_s: int) -> None:
+    intervals = 1_200 // interval_s
+    count, names = [200 * interval_s] * 2 * intervals, ["acme/a", "blue/a"] * intervals
+    numbers = [at for at in range(intervals) for _ in range(2)]
+    sent = pa.table({"interval": numbers, "namespace": names, "messages": count, "bytes": count,
+                     "largest_bytes": [1] * len(count)})  # fmt: skip
+    policy = compile_policy(parse_document({
+        "job": {"publish": {"messages_per_second": 100, "burst_seconds": 10}}, "queue": {"messages": 10**7},
+        "tenants": {"acme": {"publish": {"guaranteed_messages_per_second": 80}}, "blue": {"publish": {"weight": 9}}},
+    }), "publish")  # fmt: skip
+    acme, blue = replay(Traffic.of(sent, interval_ms=interval_s * 1_000), policy).admitted[:, 0].tolist()
+    assert acme >= 80 * 1_200 > 4 * blue
