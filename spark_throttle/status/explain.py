@@ -24,6 +24,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
 from spark_throttle.control.notes import NextPolicies, exceptions_in_force, read_next_policies
 from spark_throttle.control.reports import newest_batch, report_of
+from spark_throttle.core.batch.decisions import DIMENSIONS
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Level
@@ -221,7 +222,7 @@ def _of_a_namespace(name: str, explained: Explanation, last: UsageReport) -> tup
     at, dimension = last.held_by[flows[0]].tolist()
     levels = [each for each in explained.levels if at >= 0 and each.level == Level(at).name.lower()]
     said = (
-        f"rejected by the quota of {each.level.replace('_', ' ')} {each.scope} in {Dimension(dimension).name.lower()}"
+        f"rejected by the quota of {each.level.replace('_', ' ')} {each.scope} in {DIMENSIONS[dimension]}"
         for each in levels
         if each.on_excess == "reject"
     )

@@ -58,6 +58,28 @@ def test_throttled_namespaces_come_with_what_holds_them(world: World) -> None:
     assert (page["active"], page["backlogged"]) == (3, 2)
 
 
+def test_quota_that_holds_a_namespace_is_as_full_as_the_row_of_its_scope_says(world: World) -> None:
+    """Both count the newest batch: before, nothing had come for ten seconds, and the quota was hardly used."""
+    world.job.batch({}, seconds=10)
+    world.run()
+    gold = next(scope for scope in world.status()["scopes"] if scope["scope"] == "gold")
+    page = world.client.get("/admin/v2/status/ingest/namespaces?throttled=true").json()
+    used = gold["admitted_messages"] / (world.status()["elapsed_ms"] / 1000) / gold["messages_per_second"]
+    assert {row["held_by"]["used_ratio"] for row in page["namespaces"]} == {used}
+
+
+def test_budget_that_holds_a_namespace_is_told_by_its_key(world: World) -> None:
+    budget = {"resource_group": "gold", "publish": {"messages_per_day": 30, "on_excess": "reject"}}
+    world.service.put("tenant", "acme", budget, ANN)
+    world.run(3)
+    page = world.client.get("/admin/v2/status/ingest/namespaces?throttled=true").json()
+    held = {"level": "tenant", "scope": "acme", "dimension": "messages_per_day", "used_ratio": 1.0}
+    assert {row["namespace"]: row["held_by"] for row in page["namespaces"]} == {"acme/a": held, "acme/b": held}
+    notes = world.client.get("/admin/v2/explain/acme%2Fa?job=ingest").json()["notes"]
+    assert "rejected by the quota of tenant acme in messages_per_day" in notes
+    assert "spark_throttle_namespace_waiting_messages" in world.client.get("/metrics").text
+
+
 def limit_time(world: World) -> None:
     """Limit acme to half a core, of which it uses more, and let another tenant have a quota too."""
     for name in ("acme", "rival"):

@@ -20,7 +20,7 @@ from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory, write_block
 from spark_throttle.status.status import ScopeStatus, Status, read_status
-from spark_throttle.status.usage_table import AT, FIRST_COLUMNS, MEASURES, USAGE_SCHEMA, usage_rows
+from spark_throttle.status.usage_table import FIRST_COLUMNS, MEASURES, USAGE_SCHEMA, usage_rows
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 START_MS = 1_760_000_000_123
@@ -156,7 +156,7 @@ def test_status_and_page_show_a_namespace_that_is_no_utf8(directory: Directory) 
     numbers = numbers_of(1, odd_report(), POLICY, 1_000)
     window = Window(
         POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.oldest_ms, numbers.held_by,
-        numbers.counts[:, AT["rejected_messages"]],
+        numbers.counts, numbers.elapsed_ms, numbers.budgets,
     )  # fmt: skip
     page = namespaces_of(window, resource_group=None, tenant="acme", is_throttled=False, limit=5)
     assert [each.namespace for each in page.namespaces] == ["acme/\\\\xE9", "acme/\\xE9"]

@@ -48,8 +48,8 @@ function heldBy(namespace) {
   const held = namespace.held_by;
   if (!held) return namespace.waiting_messages ? "a throttling rule or the queue's bounds" : "rejected by no quota: the dead letters say why";
   const level = { namespace: "its own quota", job: "the job's quota" }[held.level] ?? nameOf(held);
-  const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
-  return `${namespace.waiting_messages ? "" : "rejected by "}${level} (${held.dimension}, ${used})`;
+  const used = held.used_ratio === null ? "" : `, ${Math.round(held.used_ratio * 100)} % used`;
+  return `${namespace.waiting_messages ? "" : "rejected by "}${level} (${held.dimension}${used})`;
 }
 
 const exceptionText = ({ path, until_ms: untilMs, reason }) =>

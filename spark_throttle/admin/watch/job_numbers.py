@@ -21,16 +21,19 @@ import pyarrow.compute as pc
 
 from spark_throttle.admin.watch.job_watch import JobView, Window
 from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.limits.budgets import FIRST_BUDGET
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import BUDGETS, MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
 _ADMITTED: Final = by_dimension("admitted")
-_QUOTAS: Final = ("messages", "bytes", "processing time")
+_QUOTAS: Final = ("messages", "bytes", "processing time", *(key for key, _, _ in BUDGETS))
+"""What can hold rows, by the number that a report has of it."""
+
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 
 
@@ -42,8 +45,8 @@ class HoldingQuota:
     scope: str
     dimension: str
     used_ratio: float | None
-    """Part of the quota that was used over the newest batches; `None` for a quota of 0, and where the tenant that asks
-    may not see it."""
+    """Part of the quota that was used in the newest batch, or of the budget in its window; `None` for a quota of 0, and
+    where the tenant that asks may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,8 @@ def namespaces_of(
         is_here &= (found.group == position) & (position >= 0)
     if tenant is not None:
         is_here &= np.array([name.partition("/")[0] == tenant for name in labels.to_pylist()], dtype=bool)
-    is_held = (window.waiting[:, 0] > 0) | (window.rejected > 0)  # as its group is throttled: by the newest batch
+    # By the newest batch, as the row of its group: two that count different batches contradict each other.
+    is_held = (window.waiting[:, 0] > 0) | (window.newest_counts[:, AT["rejected_messages"]] > 0)
     listed = np.flatnonzero(is_here & is_held if is_throttled else is_here)
     seconds = max(window.elapsed_ms, 1) / 1000
     group_rate = _group_rates(policy, found.group)
@@ -127,7 +131,7 @@ def namespaces_of(
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.where(group_rate > 0, window.counts[:, _ADMITTED] / seconds / group_rate, -1.0)
     service = part.max(axis=1, initial=-1.0) / weight
-    used = used_ratios(window, found, time=time)
+    used = used_ratios(window.newest, found, time=time)
     ratios = np.concatenate([used.own[:, None, :], used.shared[found.shared_scope]], axis=1)
     order = worst_first(
         oldest_ms=window.oldest_ms[listed],
@@ -163,7 +167,7 @@ def namespaces_of(
                     window.held_by[at],
                     ratios[at],
                     found.shared_scope[at],
-                    policy,
+                    window,
                     labels[at].as_py(),
                     is_shown_all=is_shown_all,
                 )
@@ -255,19 +259,22 @@ def _time_ratio(rows: pa.Table) -> np.ndarray:
 
 
 def _held_by(
-    held_by: Int64s, ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, *, is_shown_all: bool
+    held_by: Int64s, ratios: np.ndarray, scopes: Int64s, window: Window, namespace: str, *, is_shown_all: bool
 ) -> HoldingQuota | None:
     at, dimension = held_by.tolist()
     if at < 0:
         return None
     level = Level(at)
-    ratio = float(ratios[_LEVELS.index(level), dimension])
+    scope, quota = _scope_name(level, scopes, window.policy, namespace), _QUOTAS[dimension]
+    if dimension >= FIRST_BUDGET:
+        of_scope = window.budgets.get((level.name.lower(), scope), ())
+        ratio = next((each.used / each.tokens for each in of_scope if each.budget == quota and each.tokens), np.inf)
+    else:
+        ratio = float(ratios[_LEVELS.index(level), dimension])
     # How full the job and a group are tells a tenant what others use.
     is_shown = is_shown_all or level in (Level.NAMESPACE, Level.TENANT)
     used_ratio = ratio if is_shown and np.isfinite(ratio) and ratio >= 0 else None
-    return HoldingQuota(
-        level.name.lower(), _scope_name(level, scopes, policy, namespace), _QUOTAS[dimension], used_ratio
-    )
+    return HoldingQuota(level.name.lower(), scope, quota, used_ratio)
 
 
 def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:

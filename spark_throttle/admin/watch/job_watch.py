@@ -34,9 +34,9 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.status import Observation, read_observation
+from spark_throttle.status.budget_status import BudgetsByScope
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import TimeStatus, time_status_of
-from spark_throttle.status.usage_table import AT
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,19 @@ class Window:
     held_by: Int64s
     """Shape (n, 2): as in `UsageReport`, of the newest batch in which a quota stopped rows of each."""
 
-    rejected: Int64s
-    """The messages of each that the newest batch rejected."""
+    newest_counts: Int64s
+    """`counts` of the newest batch alone."""
+
+    newest_ms: int
+    """How long the newest batch took; 0 if that is not known."""
+
+    budgets: BudgetsByScope
+    """What the newest batch left of the budgets of all scopes."""
+
+    @property
+    def newest(self) -> Window:
+        """The newest batch alone, as the rows of groups and tenants show it."""
+        return replace(self, batches=1, elapsed_ms=self.newest_ms, counts=self.newest_counts)
 
 
 @dataclass(slots=True)
@@ -381,9 +392,12 @@ class _Job:
         stops = np.concatenate([kept.held_by for kept in measured])
         is_stop = stops[:, 0] >= 0
         held_by[index[is_stop]] = stops[is_stop]  # of those of one name the last stays
-        rejected = np.zeros(len(names), np.int64)
-        rejected[index[len(index) - len(newest.names) :]] = newest.counts[:, AT["rejected_messages"]]
-        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, oldest_ms, held_by, rejected)
+        newest_counts = np.zeros_like(counts)
+        newest_counts[index[len(index) - len(newest.names) :]] = newest.counts
+        return Window(
+            policy, len(measured), elapsed_ms, names, counts, waiting, oldest_ms, held_by,
+            newest_counts, newest.elapsed_ms, newest.budgets,
+        )  # fmt: skip
 
 
 def _sum(some: Int64s, more: Int64s) -> Int64s:
