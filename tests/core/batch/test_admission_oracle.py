@@ -92,7 +92,7 @@ def test_kernel_equals_oracle(history: History) -> None:
     assert_same_history(history)
 
 
-@examples(50, in_search=1_000)
+@examples(50, in_search=300)
 @given(histories(malformed=False, one_policy=True, monotone=True, max_steps=8))
 def test_kernel_equals_oracle_over_longer_histories(history: History) -> None:
     assert_same_history(history)

@@ -147,6 +147,34 @@ def test_weight_of_nine_gets_no_more_than_what_is_left() -> None:
     assert served == {"acme": 20 * (60 + 10), "blue": 20 * 30}
 
 
+@pytest.mark.parametrize(("claims", "short"), [
+    ("namespaces", "tenants"), ("namespaces", "resource_groups"), ("namespaces", "job"),
+    ("tenants", "resource_groups"), ("tenants", "job"), ("resource_groups", "job"),
+])  # fmt: skip
+def test_guarantee_is_kept_whichever_scope_above_runs_short(claims: str, short: str) -> None:
+    """A rival of the largest weight is beside it in the scope that runs short, and floods it."""
+    rival = {"tenants": "acme/y", "resource_groups": "blue/y", "job": "cora/y"}[short]
+    document: Values = {
+        "job": {"publish": {}},
+        "resource_groups": {"gold": {"publish": {}}, "iron": {"publish": {"weight": 1000}}},
+        "tenants": {
+            "acme": {"resource_group": "gold", "publish": {}},
+            "blue": {"resource_group": "gold", "publish": {"weight": 1000}}, "cora": {"resource_group": "iron"},
+        },
+        "namespaces": {"acme/x": {"publish": {}}, "acme/y": {"publish": {"weight": 1000}}},
+    }  # fmt: skip
+    named = {"job": "", "resource_groups": "gold", "tenants": "acme", "namespaces": "acme/x"}
+    limited = document[short] if short == "job" else document[short][named[short]]
+    limited["publish"] |= {"messages_per_second": 20, "burst_seconds": 2}
+    document[claims][named[claims]]["publish"]["guaranteed_messages_per_second"] = 10
+    job, served = Job.of(document), Counter[str]()
+    for second in range(13):
+        batch = job.batch([(name, 1) for name in ("acme/x", rival) for _ in range(60)], 1_000)
+        served.update({name: count for name, (count, _) in batch.items() if second >= 3})
+    assert served["acme/x"] >= 10 * 10 - MOST_BEHIND
+    assert served["acme/x"] + served[rival] <= 10 * 20 + 1
+
+
 def test_namespaces_divide_what_their_tenant_is_guaranteed_by_weight() -> None:
     job = Job.of({
         "job": {"publish": {"messages_per_second": 100, "burst_seconds": 1}},
