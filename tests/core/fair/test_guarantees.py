@@ -175,6 +175,17 @@ def test_guarantee_is_kept_whichever_scope_above_runs_short(claims: str, short: 
     assert served["acme/x"] + served[rival] <= 10 * 20 + 1
 
 
+def test_guarantee_earns_in_a_pause_no_more_than_the_scopes_above_keep_of_it() -> None:
+    """Else it would go first with the tokens of a minute that the job has lost, and another would wait as long."""
+    job = job_of(
+        20, acme={"guaranteed_messages_per_second": 10, "burst_seconds": 100, "weight": 1000},
+        blue={"guaranteed_messages_per_second": 10},
+    )  # fmt: skip
+    messages(job, {"acme": 2_000, "blue": 2_000})
+    job.batch([], 60_000)
+    assert messages(job, {}, seconds=20)["blue"] >= 20 * 10 - MOST_BEHIND - 1
+
+
 def test_namespaces_divide_what_their_tenant_is_guaranteed_by_weight() -> None:
     job = Job.of({
         "job": {"publish": {"messages_per_second": 100, "burst_seconds": 1}},
