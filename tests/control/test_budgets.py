@@ -119,6 +119,14 @@ def test_a_changed_budget_counts_what_was_used_and_punishes_no_later_day() -> No
     assert [under(3), under(10), under(12), under(3), under(3, DAY_MS)] == [0, 0, 2, 0, 3]
 
 
+def test_what_exceeded_a_budget_that_was_raised_to_it_is_not_taken_off_the_next_day() -> None:
+    job = job_of({"bytes_per_day": 10})
+    job.offer([("acme/a", 50), *[("acme/a", 1)] * 100])
+    job.trigger(0)
+    job.set_policies({"version": 1, "tenants": {"acme": {"publish": {"bytes_per_day": 50}}}})
+    assert [admitted_after(job, after_ms).total() for after_ms in (1_000, DAY_MS)] == [0, 50]
+
+
 def test_a_namespace_with_nothing_left_is_remembered_until_its_window_ends() -> None:
     quota = {"publish": {"messages_per_day": 1}}
     job = job_of({}, defaults=quota)

@@ -202,3 +202,16 @@ def test_another_zone_moves_the_end_of_the_window_and_not_its_beginning() -> Non
     assert plane.windows is not None
     assert plane.windows.number.tolist() == [0, 0, 0]
     assert plane.windows.until_ms[Period.DAY] == ms("2026-12-01", "Europe/Berlin")
+
+
+@pytest.mark.parametrize(("period", "set_by_ms", "lasts_ms"), [
+    (Period.HOUR, 35 * 60_000, 85 * 60_000), (Period.DAY, 13 * HOUR_MS, 35 * HOUR_MS),
+    (Period.MONTH, 18 * DAY_MS, 44 * DAY_MS),
+])  # fmt: skip
+def test_window_lasts_half_as_long_as_it_should_at_least(period: Period, set_by_ms: int, lasts_ms: int) -> None:
+    """An edge that the clock is set to just before is too near, and the one behind it ends the window."""
+    plane = Plane("UTC", ms("2026-12-01", "UTC"))
+    plane.wall_ms += set_by_ms
+    plane.look()
+    assert plane.windows is not None
+    assert plane.windows.until_ms[period] - plane.windows.since_ms[period] == lasts_ms
