@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -25,11 +25,15 @@ DELTA = os.environ.get("TESTS_DELTA", "delta")
 ICEBERG = os.environ.get("TESTS_ICEBERG", "")
 """Which jars of Iceberg tests use, in the catalog `lake`; `make versions` names those for a Spark that has them."""
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing "
+    "-Xmn512m -XX:MetaspaceSize=256m"
+)
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time.
 
 A JVM that does not optimise keeps 48 MiB for its code, which Spark fills at once. To throw code out and to compile it
-anew took a sixth of the CPU time of the tests.
+anew took a sixth of the CPU time of the tests. Garbage is looked for when half a gigabyte of it may be there, and not
+each time that the room for classes grows: that took a twentieth.
 """
 
 CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
@@ -68,6 +72,27 @@ They take a twentieth of a query's CPU time, a quarter of its Python's. Without 
 ``== DataFrame ==``. Only a new session takes the setting. Over Spark Connect, in the jobs of the crash program and in
 those of measurements, it is PySpark's default.
 """
+
+
+def ask_once_for_names_of_java() -> None:
+    """Have Py4J keep the packages and classes that it has asked for.
+
+    It asks anew at each mention, for each part of a name, and the JVM looks in 300 jars whether a package is a class: a
+    fifteenth of its CPU time.
+    """
+    from py4j.java_gateway import JavaPackage, JVMView
+
+    for kind in (JVMView, JavaPackage):
+        if kind.__getattr__.__name__ != _kept.__name__:
+            kind.__getattr__ = _kept(kind.__getattr__)
+
+
+def _kept(ask: Callable[[object, str], object]) -> Callable[[object, str], object]:
+    def _kept(owner: object, name: str) -> object:
+        found = vars(owner)[name] = ask(owner, name)
+        return found
+
+    return _kept
 
 
 def jars(use: str) -> list[Path]:
@@ -186,6 +211,7 @@ def open_session(
     """
     from pyspark.sql import SparkSession
 
+    ask_once_for_names_of_java()
     pin_interpreter(python)
     builder = SparkSession.builder
     own = session_settings(scratch, uses=uses, memory=memory, jvm_options=jvm_options)

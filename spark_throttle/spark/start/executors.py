@@ -37,7 +37,7 @@ from spark_throttle.spark.spark_errors import NO_PY_FILES, PYTHON_OF_SOURCES
 from spark_throttle.spark.spark_version import check_version, warn_of_version
 from spark_throttle.spark.start.spark_paths import local_path
 
-_PROBE_ROWS: Final = 1 << 20
+_PROBE_ROWS: Final = 1 << 16
 """More rows than a cluster has slots: a shorter range would have fewer partitions."""
 
 _ALONE: Final = "local"
@@ -50,16 +50,28 @@ _PY_FILES_CONF: Final = "spark.submit.pyFiles"
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return the number of tasks at the same time: Spark's own number of partitions of a range; runs a small job."""
+    """Return the number of tasks at the same time.
+
+    It is Spark's own number of partitions of a range, for which a small job runs, unless the master names its cores.
+    """
+    cores = _named_cores(spark)
+    if cores is not None:
+        return max(1, cores // _task_cpus(spark))
     return int(spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count())
 
 
 def cluster_cores(spark: SparkSession) -> int:
     """Return the number of cores on which the session's tasks run now; runs a small job unless the master names it."""
+    return _named_cores(spark) or max(1, task_slots(spark)) * _task_cpus(spark)
+
+
+def _named_cores(spark: SparkSession) -> int | None:
     master = _ONE_MACHINE.fullmatch(str(spark.conf.get("spark.master", "") or ""))
-    if master is not None:
-        return max(1, int(master[1] or 1))
-    return max(1, task_slots(spark)) * int(str(spark.conf.get("spark.task.cpus", "1")))
+    return None if master is None else max(1, int(master[1] or 1))
+
+
+def _task_cpus(spark: SparkSession) -> int:
+    return int(str(spark.conf.get("spark.task.cpus", "1")))
 
 
 @dataclass(frozen=True, slots=True)

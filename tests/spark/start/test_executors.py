@@ -24,6 +24,7 @@ from spark_throttle.spark.start.executors import (
     cluster_cores,
     control_problem,
     on_executors,
+    task_slots,
 )
 
 if TYPE_CHECKING:
@@ -183,3 +184,9 @@ def test_cores_are_those_that_the_master_names_or_those_of_the_task_slots(
     conf = {"spark.master": master, "spark.task.cpus": cpus}
     monkeypatch.setattr("spark_throttle.spark.start.executors.task_slots", lambda _: 6)
     assert cluster_cores(cast("SparkSession", SimpleNamespace(conf=conf))) == cores
+
+
+@pytest.mark.parametrize(("master", "cpus", "slots"), [("local", "1", 1), ("local[4]", "1", 4), ("local[4]", "3", 1)])
+def test_task_slots_of_one_machine_are_known_without_a_job(master: str, cpus: str, slots: int) -> None:
+    conf = {"spark.master": master, "spark.task.cpus": cpus}
+    assert task_slots(cast("SparkSession", SimpleNamespace(conf=conf))) == slots
