@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BOUNDED = policies(
     namespaces={
-        "good/a": publish(messages_per_second=20, burst_seconds=1),
+        "good/a": publish(messages_per_second=40, burst_seconds=0.5),
         "bad/a": publish(messages_per_second=0, on_excess="reject"),
     }
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spark_throttle.spark import Throttle
 
-DESTINATION = {"floor_messages_per_second": 5, "open_after_seconds": 1}
+DESTINATION = {"floor_messages_per_second": 100, "open_after_seconds": 0.2}
 EVENTS: list[Event] = [(number, f"{'ab'[number % 2]}/{number % 6}", 10) for number in range(900)]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BAD = publish(messages_per_second=0, on_excess="reject")
 SHUT = policies(tenants={"slow": publish(messages_per_second=0), "bad": BAD})
-SLOWLY = policies(tenants={"slow": publish(messages_per_second=4, burst_seconds=1), "bad": BAD})
+SLOWLY = policies(tenants={"slow": publish(messages_per_second=8, burst_seconds=0.5), "bad": BAD})
 NAMES = ("slow/a", "bad/d", "slow/c", *["fast/b"] * 13)
 """So few wait that they get a file of their own."""
 

@@ -26,7 +26,7 @@ API = policies(
     resource_groups={
         "api": {
             **publish(messages_per_second=300, burst_seconds=2),
-            "destination": {"floor_messages_per_second": 5, "open_after_seconds": 0.1},
+            "destination": {"floor_messages_per_second": 100, "open_after_seconds": 0.1},
         }
     },
     tenants={"a": {"resource_group": "api"}},
@@ -140,7 +140,7 @@ def test_batch_that_crashes_before_its_record_sends_all_again_and_what_is_refuse
 
     def crash(control: Directory, batch: int, batch_ms: int, delivery: Delivery) -> None:
         if not answer.left:
-            answer.first, answer.left = answer.seen + 20, 30
+            answer.first, answer.left = answer.seen + 20, 12
             raise RuntimeError("crashed")
         write_delivery(control, batch, batch_ms, delivery)
 

@@ -25,7 +25,6 @@ SLOW = policies(tenants={"t": publish(messages_per_second=20, burst_seconds=0.5)
 def test_what_was_changed_or_is_missing_or_damaged_is_named_and_no_row_is_lost(lake: Lake) -> None:
     """One checkpoint, to which one thing after another happens; each is put back, and the query goes on."""
     lake.offer([(0, "t/n", 10)])
-    lake.run({})
     lake.offer([(1, "t/n", 10)])
 
     def is_refused(words: str, **settings: Any) -> None:

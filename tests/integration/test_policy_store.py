@@ -25,8 +25,7 @@ def test_committed_change_acts_in_the_next_batch_and_a_lost_store_changes_nothin
     service = PolicyService(DeltaStore.create(where), clock_ms=lambda: 0)
     service.put("tenant", "t", OPEN, ANN)
     throttle = lake.throttle(f"delta:{where}")
-    writer = lake.writer(throttle).trigger(processingTime="0 seconds").foreachBatch(lake.keep)
-    query = writer.usage(lake.path("usage")).start()
+    query = lake.writer(throttle).trigger(processingTime="0 seconds").foreachBatch(lake.keep).start()
     seen = []
 
     def offer(number: int) -> None:

@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 OPEN = """'{"publish": {"messages_per_second": 1000000}}'"""
 SHUT = """'{"publish": {"messages_per_second": 0, "on_excess": "reject"}}'"""
 
-DROP = "DROP VIEW IF EXISTS policies; DROP TABLE IF EXISTS policies_of_admins; DROP TABLE IF EXISTS policies_of_t"
+DROP = "DROP VIEW IF EXISTS policies; DROP TABLE IF EXISTS policies_of_admins; DROP VIEW IF EXISTS policies_of_t"
 CREATE = """
 CREATE TABLE policies_of_admins (section STRING, name STRING, body STRING) USING delta;
-CREATE TABLE policies_of_t (section STRING, name STRING, body STRING) USING delta;
+CREATE VIEW policies_of_t AS SELECT 'tenants' AS section, 't' AS name, :shut AS body;
 CREATE VIEW policies AS SELECT * FROM policies_of_admins
 UNION ALL SELECT * FROM policies_of_t WHERE section = 'namespaces' AND name LIKE 't/%';
-INSERT INTO policies_of_admins VALUES ('queue', NULL, NULL), ('tenants', 't', :open);
-INSERT INTO policies_of_t VALUES ('tenants', 't', :shut)
+INSERT INTO policies_of_admins VALUES ('queue', NULL, NULL), ('tenants', 't', :open)
 """
 """The view does not show what the tenant wrote of itself."""
 
 
 @pytest.fixture
 def tables(lake: Lake) -> Iterator[Lake]:
-    """Yield a lake with two tables of policies and a view of both."""
+    """Yield a lake with a table and a view of policies, and a view of both."""
     run(lake, DROP)
     run(lake, CREATE)
     yield lake
@@ -62,10 +61,11 @@ def test_row_that_sql_changes_is_in_force_within_two_batches_and_a_wrong_one_cha
     offer(0)
     run(tables, "UPDATE policies_of_admins SET body = :shut WHERE section = 'tenants' AND name = 't'")
     offer(1, 2)
-    run(tables, """INSERT INTO policies_of_t VALUES ('namespaces', 't/n', '{"publish": {"rate": 3}}')""")
+    wrong = """SELECT 'namespaces' AS section, 't/n' AS name, '{"publish": {"rate": 3}}' AS body"""
+    run(tables, f"CREATE OR REPLACE VIEW policies_of_t AS {wrong}")
     run(tables, "INSERT INTO policies_of_admins VALUES ('exempt', 't/n', NULL)")
     offer(3, 4)
-    run(tables, "DELETE FROM policies_of_t WHERE section = 'namespaces'")
+    run(tables, f"CREATE OR REPLACE VIEW policies_of_t AS {wrong} WHERE false")
     offer(5, 6)
     run(tables, "DROP VIEW policies")
     offer(7, 8)

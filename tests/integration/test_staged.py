@@ -64,7 +64,7 @@ def test_files_of_which_all_rows_leave_are_the_tables_own(lake: Lake) -> None:
 
 SHUT = policies(tenants={"slow": publish(messages_per_second=0)})
 HALF = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
-SLOWLY = policies(tenants={"slow": publish(messages_per_second=9, burst_seconds=1)})
+SLOWLY = policies(tenants={"slow": publish(messages_per_second=18, burst_seconds=0.5)})
 
 
 def rows(first: int, *names: str | None) -> list[tuple[int, str | None, int | None]]:
@@ -256,7 +256,7 @@ def test_rows_travel_with_their_digests_where_executors_cannot_write(
         queued = read_queued(lake.spark, lake.checkpoint)
         assert sorted(row["id"] for row in queued.collect()) == [0, 10, 13, 14, 15, 20, *range(23, 29)]
         finish(
-            staged(lake, {"tenants": {"slow": publish(messages_per_second=6, burst_seconds=1)}})
+            staged(lake, {"tenants": {"slow": publish(messages_per_second=10, burst_seconds=1)}})
             .format(sink)
             .start(lake.path("out"))
         )
