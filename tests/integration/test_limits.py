@@ -144,15 +144,6 @@ def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
         assert sorted(row["id"] for row in queued.collect()) == list(range(300))
 
 
-def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
-    lake.offer((i, "t/n", 10) for i in range(10))
-    lake.offer((i, "t/n", 10) for i in range(10, 14))
-    lake.run({**SHUT, "queue": {"messages": 3}})
-    assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == list(range(3))
-    assert lake.rejected_ids == list(range(3, 14))
-    assert lake.reasons == {"queue_full"}
-
-
 @pytest.mark.thorough
 def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))

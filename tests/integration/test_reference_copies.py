@@ -45,19 +45,6 @@ def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake
     assert len(copied) == len(set(copied)), "copied once"
 
 
-def test_waiting_rows_are_read_for_an_audit_from_their_copies(lake: Lake) -> None:
-    lake.offer([*rows("free/a", range(5)), *rows("shut/a", range(100, 140))])
-    lake.offer(rows("shut/b", range(200, 230)))
-    run(lake, SHUT)
-    waits, batch = [*range(100, 140), *range(200, 230)], lake.last_batch()
-    for found in (
-        read_queued(lake.spark, lake.checkpoint),
-        read_queued(lake.spark, lake.checkpoint, schema=SPARK_SCHEMA),
-        queued_after(lake.spark, lake.checkpoint, str(lake.control), batch, schema=SPARK_SCHEMA),
-    ):
-        assert sorted((row["id"], row["size"]) for row in found.collect()) == [(each, 10 + each) for each in waits]
-
-
 @pytest.mark.parametrize("harm", thorough_after(1, ["gone", "of fewer rows"]))
 def test_copy_that_is_harmed_stops_the_query_before_a_sink_is_given_anything(lake: Lake, harm: str) -> None:
     lake.offer([*rows("free/a", range(5)), *rows("shut/a", range(100, 140))])

@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_session_writes_and_reads_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
-    table = str(tmp_path / "table")
-    spark.range(5).write.format("delta").save(table)
-    assert sorted(row.id for row in spark.read.format("delta").load(table).collect()) == [0, 1, 2, 3, 4]
-
-
 def test_workers_run_the_interpreter_of_the_driver(spark: SparkSession) -> None:
     def interpreter(_: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         yield pd.DataFrame({"path": [sys.executable]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,10 +25,10 @@ def session_of_seven(lake: Lake) -> Iterator[Lake]:
     lake.spark.conf.set(SHUFFLE_PARTITIONS, before)
 
 
-@pytest.mark.parametrize("is_upstream_stateful", [False, True])
 def test_query_has_one_state_partition_and_its_function_shuffles_to_those_of_the_session(
-    session_of_seven: Lake, is_upstream_stateful: bool
+    session_of_seven: Lake,
 ) -> None:
+    """So has a stateful operator before the throttle."""
     lake, seen = session_of_seven, []
 
     def keep(rows: DataFrame, batch: int) -> None:
@@ -36,16 +36,14 @@ def test_query_has_one_state_partition_and_its_function_shuffles_to_those_of_the
         lake.keep(rows, batch)
 
     def run() -> None:
-        events: Any = lake.events()
-        if is_upstream_stateful:
-            events = events.dropDuplicates(["id"])
+        events = lake.events().dropDuplicates(["id"])
         writer = lake.throttle(policies()).write_stream(events).option("checkpointLocation", lake.checkpoint)
         finish(writer.trigger(availableNow=True).foreachBatch(keep).start())
 
     lake.offer([(number, f"t/{number % 5}", 10) for number in range(20)])
     run()
     states = [*(lake.root / "checkpoint" / "state").iterdir()]
-    assert len(states) == 1 + is_upstream_stateful
+    assert len(states) == 2
     for state in states:
         assert sorted(part.name for part in state.iterdir() if part.name.isdigit()) == ["0"]
     assert partitions_of(lake.checkpoint) == 1

@@ -17,7 +17,8 @@ from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HALF_REJECTED = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
+BAD = {"bad": publish(messages_per_second=0, on_excess="reject")}
+HALF_REJECTED = policies(tenants=BAD)
 FILES, SPARKS = "from staged files to the table (it takes files as they lie)", "from staged files to Spark's writer"
 
 TYPED = """
@@ -53,9 +54,10 @@ def run(
     where: str | None = None,
     partition: Sequence[str] = (),
     has_usage: bool = True,
+    limits: Any = HALF_REJECTED,
 ) -> None:
     """Run a query into Delta until it ends by itself; dead letters where they are kept by default."""
-    stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta").partitionBy(*partition)
+    stream = lake.writer(lake.throttle(limits)).format("delta").partitionBy(*partition)
     if has_usage:
         stream = stream.usage(lake.path("usage"))
     finish(stream.start(where or lake.path("out")))
@@ -112,8 +114,9 @@ def test_partitioned_table_is_sparks_and_is_read_by_its_partitions(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No quota on time: no sink is charged."""
-    lake.offer([(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)])
-    run(lake, partition=["ns"])
+    rows = [(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)]
+    lake.offer([*rows, (7, "slow/a", 70), (8, "good/\0", 80)])
+    run(lake, partition=["ns"], limits=policies(tenants={"slow": publish(messages_per_second=0), **BAD}))
     assert f"{SPARKS} (the sink is partitioned by ['ns'])" in taken(caplog)
     assert len(DeltaTable(lake.path("out")).file_uris()) == 2
     assert not list((lake.control / "batches").glob("*.charges.*"))
@@ -121,12 +124,13 @@ def test_partitioned_table_is_sparks_and_is_read_by_its_partitions(
     run(lake)
     found = read(lake)
     assert sorted(map(tuple, found.collect())) == [
-        (1, "good/a b%", 10), (3, "good/é", 30), (4, "good/a b%", 40), (5, "good/é", 50)
+        (1, "good/a b%", 10), (3, "good/é", 30), (4, "good/a b%", 40), (5, "good/é", 50), (7, "slow/a", 70)
     ]  # fmt: skip
     assert ids(found.where("ns = 'good/é'")) == [3, 5]
     assert DeltaTable(lake.path("out")).metadata().partition_columns == ["ns"]
     assert len(list((lake.root / "out").glob("ns=good%2Fa b%25/*.parquet"))) == 1
-    assert lake.rejected_ids == [2, 6]
+    assert lake.rejected_ids == [2, 6, 8]
+    assert lake.reasons == {"quota", "partition_unwritable"}
     with pytest.raises(ConfigurationError, match=r"is partitioned by \['ns'\] and partitionBy says \['id'\]"):
         run(lake, partition=["id"])
 
