@@ -20,6 +20,7 @@ from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     DELTA,
     FOR_FEW_ROWS,
+    WITH_ROOM,
     WITHOUT_CALL_SITES,
     files_without_processes,
     forked_python,
@@ -58,8 +59,8 @@ FIRST = ("recovery", "notebooks", "crash")
 """Directories of the tests that take minutes each, most of them waiting for processes of their own."""
 
 
-WITHOUT_SESSION = ("tests/integration/test_connect.py", "tests/integration/test_declared_pipeline.py")
-"""They start Sparks of their own."""
+OVER_CONNECT = ("tests/integration/test_connect.py", "tests/integration/test_declared_pipeline.py")
+"""They share a server in place of the session."""
 
 FEW_WITH_SESSION = (
     "tests/crash/test_crash.py",
@@ -78,12 +79,14 @@ FEW_WITH_SESSION = (
 def process_of(nodeid: str) -> str:
     """Return what shares a process of pytest with a test, where there are several: a name, or the test's file.
 
-    A session's JVM is warm after minutes: four that each ran a quarter of the tests took twice the time of one. But
-    with one alone the other processes would end minutes earlier, so the largest folder has two.
+    A session's JVM is warm after minutes: four that each ran a quarter of the tests took twice the time of one. Two
+    share them, for as long as the other tests take: one has the largest folder.
     """
     file = nodeid.partition("::")[0]
-    if file.startswith("tests/integration/") and file not in WITHOUT_SESSION:
-        return "integration, first half" if file < "tests/integration/test_q" else "integration, second half"
+    if file in OVER_CONNECT:
+        return "over Connect"
+    if file.startswith("tests/integration/"):
+        return "integration"
     return "sessions" if file.startswith(FEW_WITH_SESSION) else file
 
 
@@ -176,7 +179,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tests.until_drained import run_until_drained
 
     with forked_python(scratch) as python:
-        session = open_session(scratch, python=python, settings=WITHOUT_CALL_SITES | files_without_processes())
+        own = WITHOUT_CALL_SITES | files_without_processes()
+        session = open_session(scratch, python=python, jvm_options=WITH_ROOM, settings=own)
         for setting in (CHECKPOINTS_WITHOUT_PROCESSES, *FOR_FEW_ROWS.items()):
             session.conf.set(*setting)
         with pytest.MonkeyPatch.context() as patch:

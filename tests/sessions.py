@@ -25,16 +25,15 @@ DELTA = os.environ.get("TESTS_DELTA", "delta")
 ICEBERG = os.environ.get("TESTS_ICEBERG", "")
 """Which jars of Iceberg tests use, in the catalog `lake`; `make versions` names those for a Spark that has them."""
 
-SHORT_LIVED = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing "
-    "-Xmn512m -XX:MetaspaceSize=256m"
-)
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time.
 
 A JVM that does not optimise keeps 48 MiB for its code, which Spark fills at once. To throw code out and to compile it
-anew took a sixth of the CPU time of the tests. Garbage is looked for when half a gigabyte of it may be there, and not
-each time that the room for classes grows: that took a twentieth.
+anew took a sixth of the CPU time of the tests.
 """
+
+WITH_ROOM = f"{SHORT_LIVED} -Xms1536m -Xmn512m -XX:MetaspaceSize=256m"
+"""For one that many tests share: it has its room at once, for each time that it grows it searches all of it."""
 
 CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
 """Classes of Spark and Delta, parsed and verified; `tests.class_archive` makes it, and sessions do without it too.

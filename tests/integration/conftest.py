@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_throttle.control.clock import Clock
+from tests.integration.connect_server import ConnectServer, connect_server
 from tests.integration.streams import Lake
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     yield Lake(spark, tmp_path)
     for query in spark.streams.active:
         query.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """Yield the server of all tests over Spark Connect."""
+    with connect_server(tmp_path_factory.mktemp("connect")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Throttled queries over Spark Connect, run by test_connect.py in a process of its own: one JVM runs in a process.
+"""Throttled queries over Spark Connect, run by test_connect.py in a process of its own, which has no JVM.
 
-The session is the client of a server that PySpark starts beside it: it has no `sparkContext` and reaches no JVM object.
+The session is the client of a server (`connect_server`): it has no `sparkContext` and reaches no JVM object.
 Run as ``python -m tests.integration.connect_query DIRECTORY``, or with ``types`` behind it for rows of every type, or
 ``wide`` for wide rows.
 Prints one line of JSON.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +20,7 @@ from deltalake import DeltaTable
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.codec import parse_document
@@ -35,14 +32,6 @@ from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.integration import every_type, wide_rows
-from tests.sessions import (
-    CHECKPOINTS_WITHOUT_PROCESSES,
-    FOR_FEW_ROWS,
-    files_without_processes,
-    forked_python,
-    pin_interpreter,
-    session_settings,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,24 +45,6 @@ POLICIES: dict[str, dict[str, Any]] = {
         "shut": {"publish": {"messages_per_second": 0}},
     },
 }
-
-
-def open_connect_session(scratch: Path, python: Path) -> SparkSession:
-    """Start a Connect server on a port of its own, and return a client's session.
-
-    `python` is the address at which Spark's Python processes are forked.
-    """
-    pin_interpreter(python)
-    settings = session_settings(scratch) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
-    settings |= files_without_processes()
-    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex()
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
-    # What makes PySpark choose a free port. A JVM that sees it runs rules twice, and finds no class in the archive.
-    os.environ["SPARK_TESTING"] = "1"
-    builder = SparkSession.builder.remote(settings.pop("spark.master"))
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def run(spark: SparkSession, root: Path) -> dict[str, Any]:
@@ -162,28 +133,26 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
 
 def told_by_client(root: Path) -> dict[str, Any]:
     """Run a client in a process that sees an empty directory in place of `root`, and return what it says."""
-    remote = f"sc://localhost:{DefaultChannelBuilder.default_port()}"
+    remote = os.environ["SPARK_REMOTE"]
     own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     covered = ["sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(root)]
     program = [sys.executable, "-m", "tests.integration.connect_client", str(root), remote]
-    environment = {name: value for name, value in os.environ.items() if name != "SPARK_TESTING"}
-    done = subprocess.run([*own, *covered, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([*own, *covered, *program], stdout=subprocess.PIPE, text=True, check=True)
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    with forked_python(place / "session") as address:
-        session = open_connect_session(place / "session", address)
-        told: dict[str, Any]
-        match sys.argv[2:]:
-            case ["types"]:
-                told = every_type.run_all(session, str(place))
-            case ["wide"]:
-                told = wide_rows.run_all(session, str(place))
-            case _:
-                told = run(session, place)
-        sys.stdout.write(json.dumps(told) + "\n")
-        sys.stdout.flush()
-        os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
+    place = sys.argv[1]
+    session = SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
+    told: dict[str, Any]
+    match sys.argv[2:]:
+        case ["types"]:
+            told = every_type.run_all(session, place)
+        case ["wide"]:
+            told = wide_rows.run_all(session, place)
+        case _:
+            told = run(session, Path(place))
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the listener's thread would wait for the server

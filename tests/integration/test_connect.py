@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
@@ -17,6 +16,9 @@ from spark_throttle.spark.spark_version import ends_when_drained
 from tests.integration.every_type import WAYS
 from tests.sessions import ROOT
 
+if TYPE_CHECKING:
+    from tests.integration.connect_server import ConnectServer
+
 _LONGEST_SECONDS = 1_200
 """For wide rows; pytest itself ends a test that takes longer than its kind may."""
 
@@ -24,10 +26,10 @@ _LONGEST_SECONDS = 1_200
 @pytest.mark.skipif(not ends_when_drained(pyspark.__version__), reason="its queries end while rows wait")
 @pytest.mark.timeout(900)
 def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_nothing_of_its_servers_disk(
-    tmp_path: Path,
+    connect: ConnectServer, tmp_path: Path
 ) -> None:
     """<https://github.com/apache/spark/pull/55410>: a batch has a session of its own; `make versions` runs 4.3."""
-    told = told_by("tests.integration.connect_query", str(tmp_path))
+    told = told_by(connect, str(tmp_path))
     slow, bad, shut, free = (list(range(tenant, 100, 4)) for tenant in range(4))
     assert told["session"] == "pyspark.sql.connect.session"
     assert told["admitted"] == told["kept"] == sorted(slow + free)
@@ -47,17 +49,16 @@ def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_noth
 
 
 @pytest.mark.thorough
-def test_all_types_pass_every_way_unharmed_on_spark_connect(tmp_path: Path) -> None:
-    told = told_by("tests.integration.connect_query", str(tmp_path), "types")
+def test_all_types_pass_every_way_unharmed_on_spark_connect(connect: ConnectServer, tmp_path: Path) -> None:
+    told = told_by(connect, str(tmp_path), "types")
     assert told == dict.fromkeys(WAYS, "6 rows, all as they were")
 
 
-def told_by(module: str, *arguments: str) -> Any:
-    """Return what a program prints last, which is JSON."""
-    command = [sys.executable, "-m", module, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def told_by(server: ConnectServer, *arguments: str) -> Any:
+    """Return what `connect_query` prints last, which is JSON."""
+    command = [sys.executable, "-m", "tests.integration.connect_query", *arguments]
     ran = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=False
+        command, cwd=ROOT, env=server.environment, capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=False
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout.splitlines()[-1])

@@ -1,4 +1,7 @@
-"""`Throttle.apply` in a pipeline: `spark-pipelines` runs it and ends well, and a full refresh begins anew."""
+"""`Throttle.apply` in a pipeline: `spark-pipelines` runs it and ends well, and a full refresh begins anew.
+
+Its server is that of the other tests over Connect, where a pipeline would start one for each run.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 import pyspark
@@ -14,14 +18,16 @@ import pytest
 
 from spark_throttle.spark.spark_version import ends_when_drained
 from tests.receiver import Arrival, receiver
-from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, ROOT, SHORT_LIVED, forked_python
 
-SETTINGS = {"spark.sql.shuffle.partitions": "1", **FOR_FEW_ROWS, **dict([CHECKPOINTS_WITHOUT_PROCESSES])}
+if TYPE_CHECKING:
+    from tests.integration.connect_server import ConnectServer
+
+TABLE = "admitted_by_a_pipeline"
 SPEC = """\
 name: throttled
 storage: {root}/storage
 libraries: [{{glob: {{include: flows/**}}}}]
-configuration: {settings}
+configuration: {{spark.sql.shuffle.partitions: "1"}}
 """
 
 FLOW = """\
@@ -34,7 +40,7 @@ throttle = Throttle({{"version": 1, "namespaces": {{"acme/slow": {{"publish": QU
 
 
 @dp.table
-def admitted():
+def admitted_by_a_pipeline():
     events = SparkSession.active().readStream.schema("namespace string, id int").json("{root}/events")
     decided = throttle.apply(events, control_path="{root}/throttle")
     return decided.where("throttle.verdict = 'ADMIT'").drop("throttle")
@@ -69,26 +75,28 @@ pytestmark = [
 ]
 
 
-def test_flows_of_a_pipeline_are_throttled_or_paced_and_a_full_refresh_begins_anew(tmp_path: Path) -> None:
+def test_flows_of_a_pipeline_are_throttled_or_paced_and_a_full_refresh_begins_anew(
+    connect: ConnectServer, tmp_path: Path
+) -> None:
     """One flow goes into a table, and one to a paced sink, which the pipeline created.
 
     <https://github.com/apache/spark/pull/52487> and #53303: a refresh that the fence refuses.
     """
     for folder in ("flows", "events"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri(), settings=json.dumps(SETTINGS)))
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri()))
     with receiver() as record:
         (tmp_path / "flows" / "admitted.py").write_text(FLOW.format(root=tmp_path))
         (tmp_path / "flows" / "sent.py").write_text(SINK.format(root=tmp_path, url=record.url))
         offer(tmp_path, range(60))
-        with forked_python(tmp_path / "python") as python:
-            run(tmp_path, python)
-            assert admitted(tmp_path) == list(range(60))
-            first = begun(tmp_path)
-            offer(tmp_path, range(60, 70))
-            run(tmp_path, python, "--full-refresh", "admitted")
+        run(tmp_path, connect)
+        table = connect.warehouse / TABLE
+        assert ids_of(table) == list(range(60))
+        first = begun(tmp_path)
+        offer(tmp_path, range(60, 70))
+        run(tmp_path, connect, "--full-refresh", TABLE)
     check_sent(record.arrivals)
-    assert admitted(tmp_path) == list(range(70))
+    assert ids_of(table) == list(range(70))
     assert begun(tmp_path)[0] not in first, "the first epoch is another one"
 
 
@@ -108,27 +116,24 @@ def offer(root: Path, ids: range) -> None:
     (root / "events" / f"{ids.start}.json").write_text("\n".join(map(json.dumps, rows)))
 
 
-def run(root: Path, python: Path, *options: str) -> None:
-    """Run the pipeline, with a catalog that a second run finds again.
-
-    `python` is the address at which Spark's Python processes are forked.
-    """
-    settings = {"spark.sql.warehouse.dir": f"{root}/warehouse", "spark.sql.catalogImplementation": "hive"}
-    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", *given, *options]
-    kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
+def run(root: Path, server: ConnectServer, *options: str) -> None:
+    """Run the pipeline on the server."""
+    program = str(Path(sys.executable).with_name("spark-pipelines"))
+    command = [program, "run", "--remote", server.remote, *options]
+    kept = {name: value for name, value in server.environment.items() if name != "PYSPARK_SUBMIT_ARGS"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    environment = {**kept, "PATH": path, "PYTHONPATH": str(ROOT)}
-    environment |= {"PYSPARK_PYTHON": str(ROOT / "tests" / "worker_python"), "TESTS_PYTHON": sys.executable}
-    environment |= {"TESTS_PYTHONPATH": str(ROOT), "TESTS_FORKED_PYTHON": str(python)}
-    environment["SPARK_TESTING"] = "1"  # its server takes any port that is free
-    environment["JDK_JAVA_OPTIONS"] = SHORT_LIVED
+    environment = {
+        **kept,
+        "PATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+    }
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
 
 
-def admitted(root: Path) -> list[int]:
-    return sorted(ds.dataset(root / "warehouse" / "admitted", format="parquet").to_table()["id"].to_pylist())
+def ids_of(table: Path) -> list[int]:
+    return sorted(ds.dataset(table, format="parquet").to_table()["id"].to_pylist())
 
 
 def begun(root: Path) -> list[str]:

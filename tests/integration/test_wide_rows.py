@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import wide_rows
+from tests.integration.connect_server import ConnectServer
 from tests.integration.streams import Lake
 from tests.integration.test_connect import told_by
 
@@ -20,6 +21,6 @@ def test_wide_rows_pass_every_writer(lake: Lake, name: str) -> None:
 
 
 @pytest.mark.wide
-def test_wide_rows_pass_every_writer_on_spark_connect(tmp_path: Path) -> None:
-    told = told_by("tests.integration.connect_query", str(tmp_path), "wide")
+def test_wide_rows_pass_every_writer_on_spark_connect(connect: ConnectServer, tmp_path: Path) -> None:
+    told = told_by(connect, str(tmp_path), "wide")
     assert told == dict.fromkeys(wide_rows.TABLES, UNHARMED)
