@@ -85,6 +85,8 @@ def process_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in OVER_CONNECT:
         return "over Connect"
+    if file.startswith("tests/admin/test_page"):
+        return "the page"  # in one browser
     if file.startswith("tests/integration/"):
         return "integration"
     return "sessions" if file.startswith(FEW_WITH_SESSION) else file

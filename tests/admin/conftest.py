@@ -162,12 +162,21 @@ def serve(tmp_path: Path) -> Callable[..., ServedApp]:
     return lambda store, **settings: served_over(store, tmp_path, **settings)
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     from tests.admin.browser import chromium
 
     with chromium(tmp_path_factory.mktemp("browser")) as driver:
         yield driver
+
+
+@pytest.fixture
+def driver(browser: Chrome) -> Chrome:
+    """The browser that all tests share, as wide and as light as if it were new."""
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    return browser
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 PATIENCE_SECONDS = 60
+BETWEEN_LOOKS_SECONDS = 0.05
 OFFERED = {"acme/a": 50, "acme/b": 10, "acme/<script>alert(1)</script>": 5}
 
 
@@ -104,7 +105,7 @@ class ShownPage:
         # A table may be shown anew between finding a row and using it, and a button be hidden until it can be used.
         stale = [StaleElementReferenceException, ElementNotInteractableException]
         try:
-            return WebDriverWait(self.driver, PATIENCE_SECONDS, ignored_exceptions=stale).until(used)
+            return WebDriverWait(self.driver, PATIENCE_SECONDS, BETWEEN_LOOKS_SECONDS, stale).until(used)
         except TimeoutException:
             pytest.fail(f"no {selector} with {text!r}, but {self.texts(selector)}")
 
@@ -114,7 +115,7 @@ class ShownPage:
         def is_empty(driver: Any) -> bool:
             return driver.find_element("css selector", selector).text == ""
 
-        WebDriverWait(self.driver, PATIENCE_SECONDS).until(is_empty, f"{selector} without text")
+        WebDriverWait(self.driver, PATIENCE_SECONDS, BETWEEN_LOOKS_SECONDS).until(is_empty, f"{selector} without text")
 
     def edit(self, field: str, text: str) -> None:
         self.click("[data-group=gold] .quotas button")

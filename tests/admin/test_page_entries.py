@@ -26,12 +26,6 @@ pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pyte
 SUBJECT = "https://login.example.org/realms/data#" + 162 * "x"
 
 
-@pytest.fixture(autouse=True)
-def wide(driver: Chrome) -> None:
-    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
 def test_every_setting_of_a_tenant_is_edited(shown: ShownPage) -> None:
     shown.served.service.put("resource_group", "iron", {}, Author("ann"))
     shown.sign_in()

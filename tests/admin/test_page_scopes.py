@@ -33,8 +33,6 @@ ANN = Author("ann")
 @pytest.fixture
 def fleet(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[ShownPage]:
     """The page of a server that watches two jobs of 300 groups, of which the 290th is overloaded."""
-    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     store = MemoryStore()
     service = PolicyService(store, clock_ms=lambda: 0)
     from spark_throttle.policy.codec import parse_document
