@@ -94,8 +94,10 @@ def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: ShownPage) -> No
     }  # fmt: skip
 
 
-def test_viewer_sees_entries_and_cannot_edit_them(shown: ShownPage) -> None:
+def test_viewer_sees_groups_and_entries_and_cannot_edit_them(shown: ShownPage) -> None:
     shown.sign_in("viewer")
+    shown.wait_for("[data-group=gold] canvas")
+    assert not shown.driver.find_element("css selector", "[data-group=gold] .quotas button").is_displayed()
     assert "gold" in shown.text("[data-entries=tenants] tbody tr", text="acme")
     assert shown.texts("[data-entries] button:not([type])") == ["Find", "Find", "Find"]
     edits = "[data-entries] tbody button, [data-entries] .find [type=button]"

@@ -125,13 +125,14 @@ def test_a_tenants_people_see_their_tenant_its_namespaces_and_nothing_of_others(
     assert fleet.complaints() == []
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_an_opened_group_is_no_wider_than_the_window(fleet: ShownPage, width: int) -> None:
-    fleet.resize(width)
+def test_an_opened_group_is_no_wider_than_the_window(fleet: ShownPage) -> None:
+    fleet.resize(400)
     fleet.sign_in("viewer")
     fleet.click("#scopes tbody tr button.name", text=WORST)
     fleet.wait_for(f"[data-group={WORST}] canvas")
-    assert fleet.driver.execute_script("return document.documentElement.scrollWidth") <= width
+    for width in (400, 1280):
+        fleet.resize(width)
+        assert fleet.driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
 def test_what_a_change_would_have_done_is_told_before_it_is_made(fleet: ShownPage) -> None:
