@@ -182,7 +182,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with forked_python(scratch) as python:
         own = WITHOUT_CALL_SITES | files_without_processes()
-        session = open_session(scratch, python=python, jvm_options=WITH_ROOM, settings=own)
+        session = open_session(scratch, python=python, memory="3g", jvm_options=WITH_ROOM, settings=own)
         for setting in (CHECKPOINTS_WITHOUT_PROCESSES, *FOR_FEW_ROWS.items()):
             session.conf.set(*setting)
         with pytest.MonkeyPatch.context() as patch:

@@ -32,8 +32,11 @@ A JVM that does not optimise keeps 48 MiB for its code, which Spark fills at onc
 anew took a sixth of the CPU time of the tests.
 """
 
-WITH_ROOM = f"{SHORT_LIVED} -Xms1536m -Xmn512m -XX:MetaspaceSize=256m"
-"""For one that many tests share: it has its room at once, for each time that it grows it searches all of it."""
+WITH_ROOM = f"{SHORT_LIVED} -Xms3g -Xmn768m -XX:MetaspaceSize=256m"
+"""For one that many tests share, in 3 GiB: it has its room at once, for each time that it grows it searches all of it.
+
+Spark keeps the session of each query that has ended: after two hundred of them half a gigabyte was in use.
+"""
 
 CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
 """Classes of Spark and Delta, parsed and verified; `tests.class_archive` makes it, and sessions do without it too.

@@ -91,6 +91,7 @@ class ShownPage:
 
     def _wait(self, use: Callable[[Any], Any], selector: str, text: str) -> Any:
         from selenium.common.exceptions import (
+            ElementClickInterceptedException,
             ElementNotInteractableException,
             StaleElementReferenceException,
             TimeoutException,
@@ -102,8 +103,9 @@ class ShownPage:
             found = next((e for e in elements if text in " ".join(e.text.split())), None)
             return None if found is None else use(found)
 
-        # A table may be shown anew between finding a row and using it, and a button be hidden until it can be used.
-        stale = [StaleElementReferenceException, ElementNotInteractableException]
+        # A table may be shown anew or move between finding a row and using it, and a button be hidden until it may be
+        # used.
+        stale = [StaleElementReferenceException, ElementNotInteractableException, ElementClickInterceptedException]
         try:
             return WebDriverWait(self.driver, PATIENCE_SECONDS, BETWEEN_LOOKS_SECONDS, stale).until(used)
         except TimeoutException:

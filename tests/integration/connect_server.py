@@ -66,7 +66,11 @@ def start(scratch: Path, python: Path) -> tuple[str, str]:
     `python` is the address at which Spark's Python processes are forked.
     """
     pin_interpreter(python)
-    settings = session_settings(scratch, jvm_options=WITH_ROOM) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
+    settings = (
+        session_settings(scratch, memory="3g", jvm_options=WITH_ROOM)
+        | FOR_FEW_ROWS
+        | dict([CHECKPOINTS_WITHOUT_PROCESSES])
+    )
     settings |= files_without_processes()
     token = os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex()
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
