@@ -26,7 +26,7 @@ API = policies(
     resource_groups={
         "api": {
             **publish(messages_per_second=300, burst_seconds=2),
-            "destination": {"floor_messages_per_second": 100, "open_after_seconds": 0.1},
+            "destination": {"floor_messages_per_second": 20, "open_after_seconds": 0.1},
         }
     },
     tenants={"a": {"resource_group": "api"}},
