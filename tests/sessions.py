@@ -5,6 +5,7 @@ A process of pytest opens one session, and its tests share it.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -76,6 +77,7 @@ those of measurements, it is PySpark's default.
 """
 
 
+@functools.cache
 def ask_once_for_names_of_java() -> None:
     """Have Py4J keep the packages and classes that it has asked for.
 
@@ -85,16 +87,15 @@ def ask_once_for_names_of_java() -> None:
     from py4j.java_gateway import JavaPackage, JVMView
 
     for kind in (JVMView, JavaPackage):
-        if kind.__getattr__.__name__ != _kept.__name__:
-            kind.__getattr__ = _kept(kind.__getattr__)
+        kind.__getattr__ = _keeping(kind.__getattr__)
 
 
-def _kept(ask: Callable[[object, str], object]) -> Callable[[object, str], object]:
-    def _kept(owner: object, name: str) -> object:
+def _keeping(ask: Callable[[object, str], object]) -> Callable[[object, str], object]:
+    def asked_once(owner: object, name: str) -> object:
         found = vars(owner)[name] = ask(owner, name)
         return found
 
-    return _kept
+    return asked_once
 
 
 def jars(use: str) -> list[Path]:
