@@ -20,6 +20,7 @@ from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     DELTA,
     FOR_FEW_ROWS,
+    SMALL_PAGES,
     WITH_ROOM,
     WITHOUT_CALL_SITES,
     files_without_processes,
@@ -181,8 +182,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tests.until_drained import run_until_drained
 
     with forked_python(scratch) as python:
-        own = WITHOUT_CALL_SITES | files_without_processes()
-        session = open_session(scratch, python=python, memory="3g", jvm_options=WITH_ROOM, settings=own)
+        own = SMALL_PAGES | WITHOUT_CALL_SITES | files_without_processes()
+        session = open_session(scratch, python=python, jvm_options=WITH_ROOM, settings=own)
         for setting in (CHECKPOINTS_WITHOUT_PROCESSES, *FOR_FEW_ROWS.items()):
             session.conf.set(*setting)
         with pytest.MonkeyPatch.context() as patch:

@@ -33,11 +33,8 @@ A JVM that does not optimise keeps 48 MiB for its code, which Spark fills at onc
 anew took a sixth of the CPU time of the tests.
 """
 
-WITH_ROOM = f"{SHORT_LIVED} -Xms3g -Xmn768m -XX:MetaspaceSize=256m"
-"""For one that many tests share, in 3 GiB: it has its room at once, for each time that it grows it searches all of it.
-
-Spark keeps the session of each query that has ended: after two hundred of them half a gigabyte was in use.
-"""
+WITH_ROOM = f"{SHORT_LIVED} -Xms1g -Xmn384m -XX:MetaspaceSize=256m"
+"""For one that many tests share: it has its room at once, for each time that it grows it searches all of it."""
 
 CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
 """Classes of Spark and Delta, parsed and verified; `tests.class_archive` makes it, and sessions do without it too.
@@ -56,6 +53,12 @@ CHECKPOINTS_WITHOUT_PROCESSES = (
 
 On a local disk Spark's default starts a process (`readlink`) for each file that it looks for: a hundred a query, a
 sixth of its CPU time. Jobs that are killed keep the default: to them matters how a file comes to its name.
+"""
+
+SMALL_PAGES = {"spark.buffer.pageSize": "1m"}
+"""A task that sorts or counts takes memory a page at a time, 64 MiB of the heap by default.
+
+Such pages were half of what the heap of a shared session held. Only a new session takes the setting.
 """
 
 FOR_FEW_ROWS = {
@@ -226,7 +229,13 @@ def open_session(
 @contextmanager
 def brief_session(scratch: Path, *, cores: int = 2) -> Iterator[SparkSession]:
     """Yield the session of a process that runs some rows through queries and ends."""
-    settings = {**FOR_FEW_ROWS, **WITHOUT_CALL_SITES, **files_without_processes(), "spark.master": f"local[{cores}]"}
+    settings = {
+        **FOR_FEW_ROWS,
+        **SMALL_PAGES,
+        **WITHOUT_CALL_SITES,
+        **files_without_processes(),
+        "spark.master": f"local[{cores}]",
+    }
     with forked_python(scratch) as python:
         session = open_session(scratch, python=python, settings=settings)
         yield session

@@ -24,6 +24,7 @@ from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     FOR_FEW_ROWS,
     ROOT,
+    SMALL_PAGES,
     WITH_ROOM,
     files_without_processes,
     forked_python,
@@ -66,12 +67,8 @@ def start(scratch: Path, python: Path) -> tuple[str, str]:
     `python` is the address at which Spark's Python processes are forked.
     """
     pin_interpreter(python)
-    settings = (
-        session_settings(scratch, memory="3g", jvm_options=WITH_ROOM)
-        | FOR_FEW_ROWS
-        | dict([CHECKPOINTS_WITHOUT_PROCESSES])
-    )
-    settings |= files_without_processes()
+    settings = session_settings(scratch, jvm_options=WITH_ROOM) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
+    settings |= SMALL_PAGES | files_without_processes()
     token = os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex()
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
     # What makes PySpark choose a free port. A JVM that sees it runs rules twice, and finds no class in the archive.
