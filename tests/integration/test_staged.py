@@ -239,7 +239,9 @@ def test_rows_travel_with_their_digests_where_executors_cannot_write(
         queued = read_queued(lake.spark, lake.checkpoint)
         assert sorted(row["id"] for row in queued.collect()) == [0, 10, 13, 14, 15, 20, *range(23, 29)]
         six = policies(tenants={"slow": publish(messages_per_second=0.005, burst_seconds=1000)})
-        finish(staged(lake, six).format(sink).start(lake.path("out")))
+        query = staged(lake, six).trigger(processingTime="0 seconds").format(sink).start(lake.path("out"))
+        query.processAllAvailable()
+        query.stop()
         assert ids() == sorted([1, 11, 21, 0, 10, 13, 14, 15, 20]), "a burst of five, and one into debt"
     lake.offer(rows(100, "slow/a", "fast/b", "fast/b"))
     finish(staged(lake, {}).format(sink).start(lake.path("out")))
