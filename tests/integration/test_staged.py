@@ -238,7 +238,7 @@ def test_rows_travel_with_their_digests_where_executors_cannot_write(
         assert lake.rejected_ids == [2, 12, 22]
         queued = read_queued(lake.spark, lake.checkpoint)
         assert sorted(row["id"] for row in queued.collect()) == [0, 10, 13, 14, 15, 20, *range(23, 29)]
-        six = policies(tenants={"slow": publish(messages_per_second=0.005, burst_seconds=1000)})
+        six = policies(namespaces={"slow/a": publish(messages_per_second=0.005, burst_seconds=1000)})
         query = staged(lake, six).trigger(processingTime="0 seconds").format(sink).start(lake.path("out"))
         query.processAllAvailable()
         query.stop()
