@@ -56,8 +56,8 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 """The mark that every test under a directory bears."""
 
 
-FIRST = ("recovery", "notebooks", "crash")
-"""Directories of the tests that take minutes each, most of them waiting for processes of their own."""
+FIRST = ("integration", "recovery", "notebooks", "crash")
+"""Directories of the tests that take minutes: who shares their processes must begin at once."""
 
 
 OVER_CONNECT = ("tests/integration/test_connect.py", "tests/integration/test_declared_pipeline.py")
