@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.limits.budgets import CalendarWindows
+from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime, full
 from spark_throttle.core.measured_time import MeasuredTime, time_by_scope
 from spark_throttle.core.names.matching import match
@@ -113,6 +113,9 @@ class Epoch:
     windows: CalendarWindows | None = None
     """As in `state.ControlRow`."""
 
+    claims: BudgetClaims | None = None
+    """As in `state.ControlRow`."""
+
     @property
     def may_return(self) -> bool:
         """Whether rows that leave in its batches may come back: what became of them is said with the next epoch."""
@@ -137,4 +140,5 @@ class Epoch:
             self.share_in_force(len(policy.shared)), self.earns_until_ms,
             None if self.time is None else self.time.measured, self.undelivered,
             None if self.destinations is None else self.destinations.given_up(policy), self.windows,
+            self.claims,
         )  # fmt: skip

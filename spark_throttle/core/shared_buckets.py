@@ -20,7 +20,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.limits.budgets import Budgets, Spent
+from spark_throttle.core.limits.budgets import BudgetClaims, Budgets, Spent
 from spark_throttle.core.limits.token_bucket import debit, full, in_micro, refill, throttle_time_ms
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
 
@@ -97,6 +97,9 @@ class SharedBuckets:
     spent: Spent | None = None
     """What was used of the scopes' budgets; `None` if no shared scope has any, or before the first batch."""
 
+    claims: BudgetClaims | None = None
+    """What this job may use of the budgets; `None` if it has them to itself."""
+
     @classmethod
     def full(cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int) -> SharedBuckets:
         """Return new buckets, which hold their burst."""
@@ -153,14 +156,17 @@ class SharedBuckets:
         earned = rate * np.minimum(elapsed_ms, guarantees.earning_ms)
         return np.minimum(held + earned, rate * guarantees.burst_ms[:, None])
 
-    def under(self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> SharedBuckets:
+    def under(
+        self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, claims: BudgetClaims | None = None
+    ) -> SharedBuckets:
         """Return these buckets with what a new epoch pins; a balance is cut to its new burst."""
-        return replace(self, share_micro_per_ms=share_micro_per_ms).refilled(policy, now_ms=self.as_of_ms)
+        pinned = replace(self, share_micro_per_ms=share_micro_per_ms, claims=claims)
+        return pinned.refilled(policy, now_ms=self.as_of_ms)
 
     def debited(self, taken: Int64s, policy: CompiledPolicy, floor_micro: Int64s | int) -> SharedBuckets:
         """Return these buckets less the tokens that were `taken`, shape (scopes, 3), which count in budgets too."""
         left = debit(self.balance_micro, in_micro(taken), floor_micro)
-        budgets, spent = Budgets.of(policy.shared), self.spent
+        budgets, spent = Budgets.of(policy.shared, self.claims), self.spent
         if budgets is not None and spent is not None:
             spent = spent.charged(taken, budgets)
         return replace(
@@ -187,10 +193,16 @@ class SharedBuckets:
         return np.where(rate == 0, policy.shared.rate_micro_per_ms, rate)
 
     def is_unleased(self, policy: CompiledPolicy) -> Bools:
-        """Return which shared scopes this job may use nothing of, though their quota is not 0, shape (scopes,).
+        """Return which shared scopes this job may use nothing of, though their quota is not 0 and their budgets are not
+        spent, shape (scopes,).
 
         The job waits for a lease there: what it offers is not beyond the quota.
         """
-        if self.share_micro_per_ms is None:
-            return np.zeros(len(policy.shared), dtype=np.bool_)
-        return by_row(np.logical_or, has_no_share(self.share_micro_per_ms, policy))
+        found = np.zeros(len(policy.shared), dtype=np.bool_)
+        if self.share_micro_per_ms is not None:
+            found |= by_row(np.logical_or, has_no_share(self.share_micro_per_ms, policy))
+        budgets, claims = Budgets.of(policy.shared), self.claims
+        if budgets is not None and claims is not None and self.spent is not None:
+            used = self.spent.used
+            found |= by_row(np.logical_or, (used >= claims.may_use) & (used < budgets.tokens) & ~claims.is_spent)
+        return found

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.limits.budgets import CalendarWindows, Spent
+from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
@@ -246,6 +246,9 @@ class ControlRow:
 
     windows: CalendarWindows | None = None
     """The windows of budgets; `None` if the policy has none."""
+
+    claims: BudgetClaims | None = None
+    """As in `SharedBuckets`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

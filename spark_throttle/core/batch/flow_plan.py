@@ -143,7 +143,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         As in `DeciderState`.
     """
     dimensions = len(Dimension) if price_ns is not None else Dimension.TIME
-    room = Room.of(shared.balance_micro, policy.shared, dimensions, shared.spent)
+    room = Room.of(shared.balance_micro, policy.shared, dimensions, shared.spent, shared.claims)
     own = Room.of(flows.balance_micro, limits, dimensions, flows.spent)
     scopes, counts = limited_scopes(matches, policy), np.bincount(candidates.flow, minlength=len(flows))
     outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, price_ns, now_ms=now_ms)

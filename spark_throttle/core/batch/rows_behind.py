@@ -28,7 +28,7 @@ from spark_throttle.core.batch.arrivals import MicroBatch
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Int8s, Reason
 from spark_throttle.core.batch.flow_plan import FlowPlan
 from spark_throttle.core.fair.layout import Candidates
-from spark_throttle.core.limits.budgets import Budgets, Spent
+from spark_throttle.core.limits.budgets import BudgetClaims, Budgets, Spent
 from spark_throttle.core.limits.token_bucket import in_micro, throttle_time_ms
 from spark_throttle.core.names.matching import enforcing_scopes
 from spark_throttle.core.quota import NEVER_MS, Bools, Dimension, Int64s, Level, Limits, OnExcess, Verdict
@@ -77,7 +77,7 @@ class ThrottleTimes:
         limits, shared = batch.entered.limits, batch.policy.shared
         own_ms = throttle_time_ms(plan.balance_micro, limits.rate_micro_per_ms)
         shared_ms = plan.shared.wait_ms(batch.policy)
-        edges = _edges_ms(plan.spent, limits, batch), _edges_ms(plan.shared.spent, shared, batch)
+        edges = _edges_ms(plan.spent, limits, batch), _edges_ms(plan.shared.spent, shared, batch, plan.shared.claims)
         if not any(each.any() for each in edges):
             return cls(own_ms, shared_ms)
         return cls(np.maximum(own_ms, edges[0]), np.maximum(shared_ms, edges[1]), edges)
@@ -131,11 +131,13 @@ class ThrottleTimes:
         return np.where(scope >= 0, self.shared_ms[scope, dimension], self.own_ms[flow, dimension])
 
 
-def _edges_ms(spent: Spent | None, limits: Limits, batch: MicroBatch) -> Int64s:
+def _edges_ms(
+    spent: Spent | None, limits: Limits, batch: MicroBatch, claims: BudgetClaims | None = None
+) -> Int64s:
     budgets = None if spent is None else Budgets.of(limits)
     if spent is None or budgets is None:
         return np.zeros((len(limits), len(Dimension)), dtype=np.int64)
-    return spent.wait_ms(budgets, batch.windows, batch.now_ms)
+    return spent.wait_ms(budgets, batch.windows, batch.now_ms, claims)
 
 
 def _longest_ms(own_ms: Int64s, shared_ms: Int64s, batch: MicroBatch) -> Int64s:
@@ -173,7 +175,7 @@ class RowsBehind:
             stops.scope >= 0, batch.policy.shared.on_excess[stops.scope], batch.entered.limits.on_excess
         )
         rejects = (on_excess == OnExcess.REJECT) & (stops.level >= 0)
-        rejects &= ~np.append(batch.shared.is_unleased(batch.policy), False)[stops.scope]
+        rejects &= ~np.append(plan.shared.is_unleased(batch.policy), False)[stops.scope]
         if rejects.any():
             is_rejected = rejects[rows.flow]
             is_rejected[: rows.queued] = False

@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
-from spark_throttle.core.limits.budgets import FIRST_BUDGET, Budgets, Spent
+from spark_throttle.core.limits.budgets import FIRST_BUDGET, BudgetClaims, Budgets, Spent
 from spark_throttle.core.limits.token_bucket import room_before
 from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
@@ -48,20 +48,25 @@ class Room:
     """
 
     @classmethod
-    def of(cls, balance_micro: Int64s, limits: Limits, dimensions: int, spent: Spent | None = None) -> Room:
+    def of(
+        cls, balance_micro: Int64s, limits: Limits, dimensions: int, spent: Spent | None = None,
+        claims: BudgetClaims | None = None,
+    ) -> Room:  # fmt: skip
         """Return the room in balances, shape (n, 3), to which these limits apply, in the first dimensions.
 
         Parameters
         ----------
         spent
             What is used of the scopes' budgets; `None` if no scope has any.
+        claims
+            What may be used of them; `None` if this job has them to itself.
         """
         before = np.full((dimensions, len(balance_micro)), UNBOUNDED)
         for d in list(Dimension)[:dimensions]:
             is_limited = limits.rate_micro_per_ms[:, d] >= 0
             if is_limited.any():
                 np.copyto(before[d], room_before(balance_micro[:, d], d), where=is_limited)
-        budgets = None if spent is None else Budgets.of(limits)
+        budgets = None if spent is None else Budgets.of(limits, claims)
         if spent is None or budgets is None:
             return cls(before)
         ends_by = np.tile(np.arange(len(Dimension)), (before.shape[1], 1))

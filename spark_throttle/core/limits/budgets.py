@@ -10,6 +10,9 @@ that it counted in before, and what is used is forgotten when an epoch says that
 other time.
 
 A budget that changes counts what was used in its window. A scope that gets its first budget begins with nothing used.
+
+Of a budget that several jobs share, an epoch pins what this job may use up to (`BudgetClaims`). To this job that is
+the budget, until the next epoch; rows that it holds wait for more.
 """
 
 from __future__ import annotations
@@ -57,6 +60,20 @@ class CalendarWindows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class BudgetClaims:
+    """What a job may use of the budgets that it shares with other jobs; shapes are (scopes, k), as in `Budgets`."""
+
+    may_use: Int64s
+    """What it may use in the window in all; `UNBOUNDED` where it shares no budget."""
+
+    is_spent: Bools
+    """Whether all jobs together have used the budget, so that nothing is to be waited for before it begins anew."""
+
+    member: str = ""
+    """The job among those that share (`sharing.member`): what a copy of its checkpoint has used, this one used."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UsedBudgets:
     """What a batch left used of budgets, for those who watch; columns are those of the policy's budgets."""
 
@@ -82,12 +99,14 @@ class Budgets:
     """Shape (n, 1): whether the scope can hold rows back."""
 
     @classmethod
-    def of(cls, limits: Limits) -> Budgets | None:
-        """Return the budgets of some scopes; `None` if no scope of the policy has any."""
+    def of(cls, limits: Limits, claims: BudgetClaims | None = None) -> Budgets | None:
+        """Return the budgets of some scopes, each at most what is claimed; `None` if no scope of the policy has any."""
         columns = limits.budgets
         if not columns:
             return None
         tokens = np.stack([limits.settings[BUDGETS[at][0]] for at in columns], axis=1)
+        if claims is not None:
+            tokens = np.minimum(tokens, claims.may_use)
         return cls(columns, tokens, (limits.on_excess != OnExcess.OBSERVE)[:, None])
 
     def take(self, at: Int64s) -> Budgets:
@@ -231,16 +250,21 @@ class Spent:
                 over[:, at] = np.minimum(self.over[:, was], np.maximum(used[:, at] - after.tokens[:, at], 0))
         return Spent(used, over)
 
-    def wait_ms(self, budgets: Budgets, windows: CalendarWindows | None, now_ms: int) -> Int64s:
+    def wait_ms(
+        self, budgets: Budgets, windows: CalendarWindows | None, now_ms: int, claims: BudgetClaims | None = None
+    ) -> Int64s:
         """Return how long until something is left of each budget, by the dimension, shape (n, 3); 0 if there is.
 
-        A budget of 0, and one that nobody says the end of, never has.
+        A budget of 0, and one that nobody says the end of, never has. One that is claimed by other jobs may have before.
         """
+        is_used = self.used >= budgets.tokens
+        if claims is not None:
+            is_used |= claims.is_spent & (self.used >= claims.may_use)
         wait_ms = np.zeros((len(self), len(Dimension)), dtype=np.int64)
         for at, (dimension, period) in enumerate(zip(budgets.dimension, budgets.period, strict=True)):
             tokens = budgets.tokens[:, at]
             edge_ms = NEVER_MS if windows is None else max(1, int(windows.until_ms[period]) - now_ms)
             until_ms = np.where(tokens == 0, NEVER_MS, edge_ms)
-            spent_ms = np.where(self.used[:, at] >= tokens, until_ms, 0)
+            spent_ms = np.where(is_used[:, at], until_ms, 0)
             wait_ms[:, dimension] = np.maximum(wait_ms[:, dimension], spent_ms)
         return wait_ms
