@@ -29,7 +29,7 @@ from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import demand_bins
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, by_scope
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.report import Measurement, found_in
 
@@ -195,6 +195,9 @@ class DemandMeter:
         """Hashes of the scopes that are held, ascending, and when each was last wanted."""
 
         self._scopes: tuple[str, SharedScopes] | None = None
+        self.wanted: tuple[Int64s, Int64s] | None = None
+        """Demand, shape (scopes, 3), and weight, shape (scopes,), of all shared scopes of the policy that was measured
+        last; `None` if none of them has a budget."""
 
     def scopes(self, policy: CompiledPolicy) -> SharedScopes:
         """Return the scopes of a policy that jobs share."""
@@ -291,6 +294,12 @@ class DemandMeter:
 
     def _by_scope(self, policy: CompiledPolicy, scopes: SharedScopes, rates: _Rates, now_ms: int) -> Measurement:
         found = match(rates.names, policy)
+        self.wanted = None
+        if policy.shared.budgets:
+            has_any = (rates.demand > 0).any(axis=1)
+            weight = np.where(has_any, policy.namespace_limits.weight[found.rule], 0)
+            both = by_scope(found.shared_scope, np.column_stack([rates.demand, weight]), len(policy.shared))
+            self.wanted = both[:, :-1], both[:, -1]
         flow, at = _places(found.shared_scope, scopes, len(policy.shared))
         demand, usage = (scopes.pairs(each.take(flow, axis=0), at) for each in (rates.demand, rates.usage))
         wants = (demand > 0).any(axis=1)

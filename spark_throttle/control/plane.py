@@ -33,9 +33,10 @@ from spark_throttle.control.notes import (
 )
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
+from spark_throttle.control.shared_budgets import NamedWindows
 from spark_throttle.control.shared_quotas import SharedQuotas, why_not_shared
 from spark_throttle.core.epoch import Epoch, SettledTime
-from spark_throttle.core.limits.budgets import CalendarWindows
+from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows
 from spark_throttle.core.measured_time import corrected_balances
 from spark_throttle.core.names.visible_text import visible
 from spark_throttle.core.policy_change import carried_shared
@@ -46,7 +47,7 @@ from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import ReportHead
 from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError, DamagedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.policy.calendar_windows import has_ended, windows_at
+from spark_throttle.policy.calendar_windows import has_ended, window_keys, windows_at
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, Phase
 from spark_throttle.policy.source import PolicySnapshot, PolicySource
@@ -78,6 +79,8 @@ class _Left:
     destinations: DestinationRates | None = None
     undelivered: Undelivered | None = None
     windows: CalendarWindows | None = None
+    lost: BudgetClaims | None = None
+    """What the epoch pinned, if its batch did not report."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,6 +196,8 @@ class ControlPlane:
             moment = self._moment_after(epoch)  # which goes on from what batches were paid
             now_ms = moment.paid_ms
         name = start
+        if self._shared is not None and not self._epochs_made:
+            self._shared.begin_after(epoch.claims)
         if moment.is_off or self._is_due(epoch, start, policy, now_ms):
             left = self._left(epoch, start, before, policy, moment)
             name = self._make(epoch.number + 1, policy, left, moment)
@@ -244,7 +249,9 @@ class ControlPlane:
             wall_ms=moment.reading.wall_ms, is_to_end=self._is_to_end,
         )  # fmt: skip
         settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
-        return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered, epoch.windows)
+        last = self._reports.last
+        lost = epoch.claims if last is None or last.epoch != epoch.number else None
+        return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered, epoch.windows, lost)
 
     def _balances(
         self,
@@ -351,13 +358,14 @@ class ControlPlane:
         return policy
 
     def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:
-        if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
+        is_other = policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None)
+        if is_other or has_ended(epoch.windows, policy, now_ms):
             return True
-        if has_ended(epoch.windows, policy, now_ms):
-            return True
+        named = _named(epoch.windows, policy, epoch.reading.wall_ms, epoch.paid_ms)
         shared, share, reports = self._shared, epoch.share_micro_per_ms, self._reports
         if shared is not None and share is not None:
-            if shared.is_due(policy, share, now_ms=now_ms, is_waiting=reports.is_waiting):
+            is_due = shared.is_due(policy, share, named, now_ms=now_ms, is_waiting=reports.is_waiting)
+            if is_due or shared.are_claims_due(policy, named, epoch.claims):
                 return True
             # The decider would pay the whole time since its last batch, though others had the share for a while.
             if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy)].any():
@@ -429,7 +437,14 @@ class ControlPlane:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self._check_fence_and_go_on()
         now_ms = moment.paid_ms
-        share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
+        windows = windows_at(
+            None if left is None else left.windows, policy, wall_ms=moment.reading.wall_ms, paid_ms=now_ms
+        )
+        share, claims = None, None
+        if self._shared is not None:
+            named = _named(windows, policy, moment.reading.wall_ms, now_ms)
+            lost = None if left is None else left.lost
+            share, claims = self._shared.begin_epoch(policy, named, lost, now_ms=now_ms)
         if left is None:
             destinations = rates_after(None, None, [], policy, elapsed_ms=0, wall_ms=moment.reading.wall_ms)
             in_force = share if destinations is None else destinations.share(share, len(policy.shared))
@@ -440,14 +455,19 @@ class ControlPlane:
             self._shared.keep_until_repaid(policy, left.balance_micro, share, now_ms=now_ms)
         epoch = Epoch(
             number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, left.time,
-            left.destinations, left.undelivered,
-            windows_at(left.windows, policy, wall_ms=moment.reading.wall_ms, paid_ms=now_ms),
+            left.destinations, left.undelivered, windows, claims,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)
         self._epochs_made += 1
         return name
+
+
+def _named(windows: CalendarWindows | None, policy: CompiledPolicy, wall_ms: int, paid_ms: int) -> NamedWindows | None:
+    if windows is None or not policy.shared.budgets:
+        return None
+    return NamedWindows(windows, window_keys(windows, policy, wall_ms=wall_ms, paid_ms=paid_ms))
 
 
 def _scope_in_words(policy: CompiledPolicy, scope: int) -> str:

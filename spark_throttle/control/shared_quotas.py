@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
-from spark_throttle.core.quota import BUDGETS, UNBOUNDED, UNLIMITED, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.control.shared_budgets import NamedWindows, SharedBudgets
+from spark_throttle.core.limits.budgets import BudgetClaims
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
@@ -23,10 +25,6 @@ _NOTABLE_PART = 10
 _DESTINATIONS_ARE_NOT_SHARED = (
     "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
     "shares its quotas with others: leave out `destination`, or the exchange"
-)
-_BUDGETS_ARE_NOT_SHARED = (
-    "the policy has a budget of a tenant or a resource group, such as messages_per_day, of which jobs that share their "
-    "quotas would each use the whole: set it for namespaces or the job, let it observe, or leave out the exchange"
 )
 
 
@@ -43,6 +41,7 @@ class SharedQuotas:
         settings = keeper.settings
         self._keeper = keeper
         self._meter = DemandMeter(direction, settings.interval_ms, settings.interval_ms * settings.report_every)
+        self._budgets = SharedBudgets(keeper.member, direction, settings.hold_ms)
         self._measured_ms = -1
         self._is_new = True
         self._pinned: tuple[str, int, int] | None = None
@@ -51,10 +50,20 @@ class SharedQuotas:
     def add(self, report: UsageReport, *, now_ms: int) -> None:
         """Take in the report of a batch."""
         self._meter.add(report, now_ms=now_ms)
+        self._budgets.add(report.revision, report.budgets)
         self._is_new = True
 
-    def rates(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
+    def begin_after(self, before: BudgetClaims | None) -> None:
+        """Note what the last epoch pinned of budgets that an earlier run made."""
+        self._budgets.begin_after(before)
+
+    def rates(self, policy: CompiledPolicy, named: NamedWindows | None = None, *, now_ms: int) -> Int64s:
         """Return the job's present rate in each scope; the whole quota where it is not shared.
+
+        Parameters
+        ----------
+        named
+            The windows of budgets in force; `None` if the policy has no budgets.
 
         Returns
         -------
@@ -62,17 +71,35 @@ class SharedQuotas:
             Shape (scopes, 3): messages, bytes and processing time; `UNLIMITED` where there is no limit.
         """
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
-            self._keeper.measure(self._meter.measure(policy, now_ms=now_ms))
-            self._measured_ms, self._is_new = now_ms, False
+            self._measure(policy, named, now_ms=now_ms)
         return self._by_scope(policy, self._keeper.share())
 
-    def is_due(self, policy: CompiledPolicy, pinned: Int64s, *, now_ms: int, is_waiting: bool) -> bool:
+    def _measure(
+        self, policy: CompiledPolicy, named: NamedWindows | None, lost: BudgetClaims | None = None, *, now_ms: int
+    ) -> None:
+        measured = self._meter.measure(policy, now_ms=now_ms)
+        if named is not None:
+            measured = measured.joined(self._budgets.measure(policy, named, self._meter.wanted, lost))
+        self._keeper.measure(measured)
+        self._measured_ms, self._is_new = now_ms, False
+
+    def are_claims_due(self, policy: CompiledPolicy, named: NamedWindows | None, pinned: BudgetClaims | None) -> bool:
+        """Return whether what this job may use of budgets differs so much from what an epoch pins; after `is_due`."""
+        if named is None:
+            return False
+        now = self._budgets.claims(policy, named, self._keeper.share())
+        return pinned is None or self._budgets.is_due(policy, named, pinned, now)
+
+    def is_due(
+        self, policy: CompiledPolicy, pinned: Int64s, named: NamedWindows | None = None, *, now_ms: int,
+        is_waiting: bool,
+    ) -> bool:  # fmt: skip
         """Return whether the rates differ so much from those that an epoch pins that another epoch is needed.
 
         Other jobs wait for a rate that shrinks. A rate that grows is needed by rows that wait or, if it grows by much,
         by rows that may come.
         """
-        rate = self.rates(policy, now_ms=now_ms)
+        rate = self.rates(policy, named, now_ms=now_ms)
         if self.may_go_on or (rate < pinned).any():
             return True
         least = np.where(is_waiting, 0, np.maximum(policy.shared.rate_micro_per_ms // _NOTABLE_PART, 0))
@@ -91,12 +118,22 @@ class SharedQuotas:
         """
         self._keeper.go_on()
 
-    def begin_epoch(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
-        """Return the rates to pin in an epoch, as `rates` does; from now on the job counts as using them."""
-        self.rates(policy, now_ms=now_ms)
+    def begin_epoch(
+        self, policy: CompiledPolicy, named: NamedWindows | None = None, lost: BudgetClaims | None = None, *,
+        now_ms: int,
+    ) -> tuple[Int64s, BudgetClaims | None]:  # fmt: skip
+        """Return the rates to pin in an epoch, as `rates` does, and claims; from now on the job counts as using them.
+
+        Parameters
+        ----------
+        lost
+            What the epoch before pinned, if its batch did not report.
+        """
+        self._measure(policy, named, lost, now_ms=now_ms)
         share, steady_ms = self._keeper.begin_pin()
         self._pinning = share, steady_ms, now_ms
-        return self._by_scope(policy, share)
+        claims = None if named is None else self._budgets.claims(policy, named, share)
+        return self._by_scope(policy, share), claims
 
     def end_epoch(self, file: str) -> None:
         """Note that the epoch is written: its rates are now all that the job uses."""
@@ -150,8 +187,4 @@ def why_not_shared(policy: CompiledPolicy) -> str | None:
     """Return why jobs that share their quotas cannot follow a policy; `None` if they can."""
     if policy.destinations is not None:
         return _DESTINATIONS_ARE_NOT_SHARED
-    shared = policy.shared.take(np.arange(1, len(policy.shared)))
-    is_budget = [shared.settings[BUDGETS[at][0]] < UNBOUNDED for at in shared.budgets]
-    if any((each & (shared.on_excess != OnExcess.OBSERVE)).any() for each in is_budget):
-        return _BUDGETS_ARE_NOT_SHARED
     return None

@@ -193,8 +193,7 @@ class SharedBuckets:
         return np.where(rate == 0, policy.shared.rate_micro_per_ms, rate)
 
     def is_unleased(self, policy: CompiledPolicy) -> Bools:
-        """Return which shared scopes this job may use nothing of, though their quota is not 0 and their budgets are not
-        spent, shape (scopes,).
+        """Return which shared scopes this job may use nothing of, though there is a quota or a budget, shape (n,).
 
         The job waits for a lease there: what it offers is not beyond the quota.
         """

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from spark_throttle.core.limits.budgets import CalendarWindows
-from spark_throttle.core.quota import CompiledPolicy, Period
+from spark_throttle.core.quota import CompiledPolicy, Int64s, Period
 
 _HOUR_MS: Final = 3_600_000
 _HALF_MS: Final = {Period.HOUR: _HOUR_MS // 2, Period.DAY: 12 * _HOUR_MS, Period.MONTH: 14 * 24 * _HOUR_MS}
@@ -63,6 +63,19 @@ def has_ended(windows: CalendarWindows | None, policy: CompiledPolicy, now_ms: i
         return False
     periods = [*policy.shared.periods, *policy.namespace_limits.periods]
     return any(int(windows.until_ms[period]) <= now_ms for period in periods)
+
+
+def window_keys(windows: CalendarWindows, policy: CompiledPolicy, *, wall_ms: int, paid_ms: int) -> Int64s:
+    """Return which window of the calendar each is, the same number in every job whose clock is right.
+
+    Parameters
+    ----------
+    wall_ms, paid_ms
+        The same moment by the wall clock, and as a paying time.
+    """
+    zone, ahead_ms = _zone(policy.time_zone), wall_ms - paid_ms
+    since_ms = [int(windows.since_ms[period]) + ahead_ms + _HALF_MS[period] for period in Period]
+    return np.array([_count(zone, *each) for each in zip(Period, since_ms, strict=True)], dtype=np.int64)
 
 
 def next_edge(zone: tzinfo, period: Period, wall_ms: int) -> int:

@@ -13,6 +13,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Bools, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import max_min
+from spark_throttle.sharing.budget_claims import is_news_of_budgets
 from spark_throttle.sharing.pip82 import drifted, proportional, residual, steal
 from spark_throttle.sharing.report import ScopeRows
 from spark_throttle.sharing.settings import ShareSettings
@@ -46,9 +47,19 @@ class OtherSeats:
     """Rank of this job."""
 
     def kept(self, settings: ShareSettings, quota: Int64s) -> Int64s:
-        """Return what dead jobs keep, shape (n, 2); 0 for live ones."""
+        """Return what dead jobs keep, shape (n, 2): of budgets all that they claim; 0 for live ones."""
         most = most_kept(settings, quota).take(self.scope, axis=0)
-        return np.where(self.is_dead[:, None], np.minimum(self.rows.floor_rate(), most), 0)
+        kept = np.minimum(self.rows.floor_rate(), most)
+        kept = np.where(self.rows.is_budget[:, None], decode(self.rows.claim), kept)
+        return np.where(self.is_dead[:, None], kept, 0)
+
+    def at(self, is_scope: Bools) -> OtherSeats:
+        """Return those of some of this job's scopes, which are numbered anew."""
+        place, seats = np.cumsum(is_scope) - 1, np.flatnonzero(is_scope[self.scope])
+        return OtherSeats(
+            self.peer[seats], self.is_dead[seats], self.rows.take(seats), place[self.scope[seats]], self.rank[seats],
+            self.own_rank,
+        )  # fmt: skip
 
 
 def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: OtherSeats) -> tuple[Int64s, Members]:
@@ -141,11 +152,13 @@ def is_news(settings: ShareSettings, new: ScopeRows, old: ScopeRows, since: Int6
     Under `proportional` Pulsar's own rule decides, with our number of cycles.
     """
     if settings.policy == "proportional":
-        return drifted(decode(new.usage), decode(old.usage), since, np.full_like(since, settings.report_every))
+        has_drifted = drifted(decode(new.usage), decode(old.usage), since, np.full_like(since, settings.report_every))
+        return has_drifted | new.is_budget & is_news_of_budgets(new, old)
     is_due: Bools = since >= settings.report_every
+    is_changed = np.zeros(len(new), dtype=np.bool_)
     for now, then in (
         (decode(new.usage), decode(old.usage)),
         tuple(sums(rows.bin_row, decode(rows.bin_demand), len(rows)) for rows in (new, old)),
     ):
-        is_due = is_due | (np.abs(now - then) > then // _PERCENT * settings.report_change_percent).any(axis=1)
-    return is_due
+        is_changed = is_changed | (np.abs(now - then) > then // _PERCENT * settings.report_change_percent).any(axis=1)
+    return is_due | np.where(new.is_budget, is_news_of_budgets(new, old), is_changed)

@@ -134,6 +134,11 @@ class LeaseKeeper:
         self._has_moved.set()
 
     @property
+    def member(self) -> str:
+        """The job as one of those that share."""
+        return self._sharing.member
+
+    @property
     def may_go_on(self) -> bool:
         """Whether this run yielded to another run of its job, and may begin anew if it owns the job's checkpoint."""
         return self._sharing.may_go_on
@@ -235,7 +240,7 @@ class LeaseKeeper:
             self._say_superseded()
             return True
         has_told = self._tell()
-        if is_established:
+        if is_established and not self._sharing.must_tell:  # what they claim of budgets is in this run's own report
             self._register.remove_before(mark)
         return has_told
 

@@ -73,7 +73,7 @@ class OwnScopes:
         weight = np.minimum(measured.bin_weight, np.iinfo(np.uint32).max).astype(np.uint32)
         new = ScopeRows(
             ids, pairs, pairs.astype(np.uint8), encode(measured.usage), bins, encode(measured.bin_demand),
-            narrowed(weight),
+            narrowed(weight), measured.periods,
         )  # fmt: skip
         numbers = np.full(n, number, dtype=np.int32)
         mine = np.flatnonzero(found_in(old.ids, ids))

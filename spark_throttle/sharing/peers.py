@@ -6,13 +6,14 @@ A visit to the exchange finds their reports, and leaves the job's next one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.sharing.budget_claims import counted
 from spark_throttle.sharing.division import OtherSeats
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined, moved
 from spark_throttle.sharing.settings import ShareSettings
@@ -33,6 +34,12 @@ class Peer:
     is_dead: bool = False
     before: list[Predecessor] = field(default_factory=list)
     """The runs that the run of the last report replaced: they may not know it yet."""
+
+    carried: tuple[Int64s, Int64s] | None = None
+    """What these runs may have used of budgets (`budget_claims.counted`)."""
+
+    is_gone: bool = False
+    """Whether it has been dead for so long that nothing is kept for it but what it claims of budgets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +100,7 @@ class Peers:
     @property
     def everyone(self) -> list[Peer]:
         """All peers that were heard, including the dead."""
-        return list(self._known.values())
+        return [peer for peer in self._known.values() if not peer.is_gone]
 
     @property
     def are_all_readable(self) -> bool:
@@ -122,16 +129,17 @@ class Peers:
             is_new_run = report.mark.run != peer.report.mark.run
             if is_new_run:
                 peer.before.append(left_by(peer, now_ms + 2 * self._settings_with(peer).margin_ms))
+                peer.carried = counted(peer.report, peer.carried)
             begins = peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation
             if begins:
                 peer.since = since
             is_asked = begins or claims_more(report.rows, peer.report.rows)
             changed = self._changed(report.rows, peer.report.rows, has_died=peer.is_dead)
-            peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
+            peer.report, peer.seen_at_ms, peer.is_dead, peer.is_gone = report, now_ms, False, False
             return News(changed, is_asked)
         if report.mark == peer.report.mark:
             changed = self._changed(report.rows, peer.report.rows)
-            peer.report = report  # it has the rows of scopes that this job took up since
+            peer.report = _budgets_of(report) if peer.is_gone else report  # it has rows of scopes taken up since
             return News(changed)
         return News([])
 
@@ -166,8 +174,11 @@ class Peers:
                 peer.is_dead = True
                 changed += self._changed(peer.report.rows)
         for member, peer in silent:
-            if started_ms >= peer.seen_at_ms + self._settings_with(peer).gone_after_ms:
-                changed += self._changed(self._known.pop(member).report.rows)
+            if not peer.is_gone and started_ms >= peer.seen_at_ms + self._settings_with(peer).gone_after_ms:
+                changed += self._changed(peer.report.rows)
+                peer.is_gone, peer.report = True, _budgets_of(peer.report)
+                if not len(counted(peer.report, peer.carried)[0]):
+                    del self._known[member]
         return News(changed)
 
     def _settings_with(self, peer: Peer) -> ShareSettings:
@@ -177,7 +188,7 @@ class Peers:
     @property
     def on_other_terms(self) -> list[ShareReport]:
         """The reports of live peers that share by other settings than this job."""
-        live = [peer.report for peer in self._known.values() if not peer.is_dead]
+        live = [peer.report for peer in self.everyone if not peer.is_dead]
         return [report for report in live if report.terms != self._settings.terms]
 
     def _may_be_dead(self, member: str) -> bool:
@@ -189,10 +200,11 @@ class Peers:
             peer.since = 0
 
     def seats(self, ids: Int64s, own: str) -> OtherSeats:
-        """Return what all peers reported of the scopes `ids`; `own` is this job as a member."""
-        everyone = self.everyone
+        """Return what all peers reported of the scopes `ids`, the gone last; `own` is this job as a member."""
+        known = sorted(self._known.items(), key=lambda each: each[1].is_gone)
+        everyone = [peer for _, peer in known]
         place = {member: at for at, member in enumerate(sorted({own, *self._known}))}
-        rank = np.array([place[member] for member in self._known], dtype=np.int64)
+        rank = np.array([place[member] for member, _ in known], dtype=np.int64)
         rows = joined([peer.report.rows for peer in everyone])
         counts = [len(peer.report.rows) for peer in everyone]
         who = np.repeat(np.arange(len(everyone)), counts)
@@ -207,7 +219,18 @@ class Peers:
         """Return what the peers claim, or may still use, of the scopes `ids`, whose quotas are `quota`."""
         kept = seats.kept(self._settings, quota)
         claim = np.where(seats.is_dead[:, None], kept, decode(seats.rows.claim))
-        return sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
+        found = sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
+        found[:, 0] += self.carried(ids)
+        return found
+
+    def carried(self, ids: Int64s) -> Int64s:
+        """Return what replaced runs may have used of the budgets `ids`, beyond what their successors know."""
+        over = np.zeros(len(ids), dtype=np.int64)
+        for peer in self._known.values():
+            if peer.carried is not None:
+                found, amount = counted(peer.report, peer.carried)
+                over += moved(amount, found, ids) - moved(peer.report.rows.amount, peer.report.rows.ids, ids)
+        return over
 
     def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:
         """Return what replaced runs may still use of the scopes `ids`, beyond what their successors claim."""
@@ -224,6 +247,7 @@ class Peers:
         heard = [
             PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
             for member, peer in self._known.items()
+            if not peer.is_gone
         ]
         unreadable = [
             PeerStatus(member_of(stem), member_of(stem), now_ms - unknown.since_ms, "unreadable")
@@ -237,8 +261,8 @@ class Peers:
 
 
 def left_by(peer: Peer, until_ms: int) -> Predecessor:
-    """Return what the run that wrote a peer's last report may use, until `until_ms`."""
-    rows = peer.report.rows
+    """Return what the run that wrote a peer's last report may use, until `until_ms`; of budgets see `Peer.carried`."""
+    rows = peer.report.rows.take(np.flatnonzero(~peer.report.rows.is_budget))
     return Predecessor(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)
 
 
@@ -262,7 +286,13 @@ def changed_scopes(new: ScopeRows, old: ScopeRows | None, *, has_died: bool, has
     changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
     if has_usage:
         changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
-    return [new.ids[new.bin_row[changed]]]
+    of_budgets = new.is_budget & ((new.usage != old.usage).any(axis=1) | (new.claim != old.claim).any(axis=1))
+    return [new.ids[new.bin_row[changed]], new.ids[of_budgets]]
+
+
+def _budgets_of(report: ShareReport) -> ShareReport:
+    """Return a report with its budgets alone."""
+    return replace(report, rows=report.rows.take(np.flatnonzero(report.rows.is_budget)))
 
 
 def member_of(stem: str) -> str:
@@ -303,3 +333,9 @@ class Share:
 
     is_leased: bool
     """False while only the floor may be used."""
+
+    earlier: Int64s
+    """The part of a budget's amount that the job's earlier runs may have used, shape (n,)."""
+
+    is_spent: Bools
+    """Whether all jobs together have used a budget, as far as their reports tell, shape (n,)."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError, StoredFormatError
+from spark_throttle.sharing.budget_claims import are_all_among
 from spark_throttle.sharing.exchange import Exchange, read_all
 from spark_throttle.sharing.peers import UnreadableRegister, Update, Visit, member_of
 from spark_throttle.sharing.report import (
@@ -42,6 +43,9 @@ _HEAD, _BASE = ".head", ".base"
 
 WHOLE_BYTES: Final = 16_384
 """Reports up to this size have no base."""
+
+_LONGEST_MS: Final = (0, 3 * 3_600_000, 3 * 86_400_000, 93 * 86_400_000)
+"""How long a register is kept that claims a budget: three times its period."""
 
 _NO_BASE = 0
 _BASE_BITS: Final = (1 << 62) - 1
@@ -94,6 +98,9 @@ class ShareRegister:
         self._removed = np.zeros(0, dtype=np.int64)
         self._ids = np.zeros(0, dtype=np.int64)
         self._known: dict[str, tuple[tuple[int, int], ScopeRows]] = {}
+        self._longest: dict[str, int] = {}
+        """By register: the longest period of a budget that it claims."""
+
         self.written_bytes = 0
         """Bytes that this process has written in total."""
 
@@ -125,7 +132,9 @@ class ShareRegister:
         self._since, self._removed = ScopeRows.empty(), np.zeros(0, dtype=np.int64)
 
     def _write_head(self, report: ShareReport, rows: ScopeRows, base: int, removed: Int64s) -> None:
-        block = pack_head(Head(replace(report, rows=rows), base, removed))
+        claimed = report.rows.period[report.rows.is_budget & (report.rows.amount > 0)]
+        longest = int(claimed.max(initial=0))
+        block = pack_head(Head(replace(report, rows=rows), base, removed, len(claimed), longest))
         self._write(self._stem + _HEAD, block)
         self._head_bytes += len(block)
         self._base = base
@@ -150,6 +159,7 @@ class ShareRegister:
         unreadable: dict[str, UnreadableRegister] = {}
         heads = self._heads(unreadable)
         reports: dict[str, ShareReport] = {}
+        self._longest |= {stem: head.longest for stem, head in heads.items()}
         for (stem, head), changed in zip(
             heads.items(), _only([head.report.rows for head in heads.values()], ids), strict=True
         ):
@@ -157,7 +167,11 @@ class ShareRegister:
             if head.report.member != self._member:
                 report = self._whole(stem, head, changed, unreadable)
             elif stem != self._stem:
-                self._before[stem] = head.report.mark
+                whole = self._whole(stem, head, changed, {}) if head.budgets else report
+                report = whole or report
+                # What it claims of budgets that this run does not share counts while the register is there.
+                if whole is not None and are_all_among(whole.rows, ids, head.budgets):
+                    self._before[stem] = head.report.mark
             if report is not None:
                 reports[stem] = report
         is_head_whole, is_base_whole = unreadable.pop(self._stem, None) is None, self._check_base()
@@ -270,7 +284,9 @@ class ShareRegister:
             for stem, each in found.items()
         }
         for stem, (_, since_ms) in self._stands.items():
-            if now_ms - since_ms < self._forget_ms or member_of(stem) == self._member:
+            # What a job that is gone claims of budgets counts until their windows have ended, by any job's clock.
+            forget_ms = max(self._forget_ms, _LONGEST_MS[self._longest.get(stem, 0)])
+            if now_ms - since_ms < forget_ms or member_of(stem) == self._member:
                 continue
             report = reports.pop(stem, None)
             name = stem if report is None else report.name
@@ -279,6 +295,7 @@ class ShareRegister:
 
     def _remove(self, stem: str) -> None:
         self._known.pop(stem, None)
+        self._longest.pop(stem, None)
         for name in self._names:
             if name == stem + _HEAD or (name.endswith(_BASE) and name.removesuffix(_BASE).rpartition(".")[0] == stem):
                 self._exchange.delete(name)

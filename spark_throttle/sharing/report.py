@@ -5,6 +5,9 @@ another. A report holds, for each scope that the job uses, the demand of its nam
 job's claim on the quota, and the part of the claim that stays its own while it is silent; and, for every other job, the
 last report seen. A scope is a 63-bit hash of its name, and a rate is a 32-bit code: about 40 bytes per scope.
 
+A budget of a scope, in one of its windows, is a row of its own. In place of rates it has amounts: what the job may use
+in all of the window, and beside it the part that its runs before this one may have used (`budget_claims`).
+
 In storage a register is two objects: a *base*, with all scopes, written seldom and never changed, and a *head*, which
 names its base and holds the scopes that have changed since. So a cycle in which one scope in a hundred changed writes
 about a hundredth. While the base stays the same, the scopes of a head only grow in number: a reader can apply any head
@@ -17,7 +20,7 @@ A measurement is what it is made of: what the job's namespaces want and use of e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -60,6 +63,8 @@ class ScopeRows:
     """Shape (m, 2): the demand in each bin, scope after scope."""
 
     bin_weight: Weights
+    period: Bytes
+    """Shape (n,): 0 for rates; for a budget, 1 and its `Period`."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,8 +75,23 @@ class ScopeRows:
         pairs = np.zeros((0, 2), dtype=np.uint32)
         return cls(
             np.zeros(0, dtype=np.int64), pairs, np.zeros((0, 2), dtype=np.uint8), pairs, np.zeros(0, dtype=np.uint8),
-            pairs, np.zeros(0, dtype=np.uint32),
+            pairs, np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint8),
         )  # fmt: skip
+
+    @property
+    def is_budget(self) -> Bools:
+        """Which rows are of budgets."""
+        return self.period > 0
+
+    @property
+    def amount(self) -> Int64s:
+        """What may be used of each budget in its window."""
+        return decode(self.claim[:, 0])
+
+    @property
+    def earlier(self) -> Int64s:
+        """The part of that which the job's earlier runs may have used."""
+        return decode(self.claim[:, 1])
 
     @property
     def nbytes(self) -> int:
@@ -96,6 +116,7 @@ class ScopeRows:
         return ScopeRows(
             self.ids[rows], self.claim.take(rows, axis=0), self.floor.take(rows, axis=0),
             self.usage.take(rows, axis=0), self.bins[rows], self.bin_demand.take(bins, axis=0), self.bin_weight[bins],
+            self.period[rows],
         )  # fmt: skip
 
     def only(self, ids: Int64s) -> ScopeRows:
@@ -118,7 +139,7 @@ class ScopeRows:
             row, one = slice(begin, end), slice(bins[begin], bins[end])
             parts.append(ScopeRows(
                 self.ids[row], self.claim[row], self.floor[row], self.usage[row], self.bins[row],
-                self.bin_demand[one], self.bin_weight[one],
+                self.bin_demand[one], self.bin_weight[one], self.period[row],
             ))  # fmt: skip
         return parts
 
@@ -148,7 +169,7 @@ class ScopeRows:
         demand = self.bin_demand.copy()
         weight = self.bin_weight.astype(np.promote_types(self.bin_weight.dtype, changed.bin_weight.dtype))
         demand[bins], weight[bins] = changed.bin_demand, changed.bin_weight
-        return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight)
+        return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight, self.period)
 
     def differ(self, other: ScopeRows) -> Bools:
         """Return which rows `other` lacks, or holds differently."""
@@ -248,6 +269,12 @@ class Head:
     removed: Int64s
     """Scopes that the base has and the report lacks."""
 
+    budgets: int = 0
+    """How many budgets the report claims anything of."""
+
+    longest: int = 0
+    """The longest of their periods, as in `ScopeRows`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
@@ -260,16 +287,20 @@ class StoredRows:
     bins: Bytes
     bin_demand: Codes
     bin_weight: npt.NDArray[np.uint32]
+    period: Bytes = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
 
     @classmethod
     def of(cls, rows: ScopeRows) -> StoredRows:
         """Return rows as they are stored."""
         weight = rows.bin_weight.astype(np.uint32, copy=False)
-        return cls(rows.ids, rows.claim, rows.floor, rows.usage, rows.bins, rows.bin_demand, weight)
+        return cls(rows.ids, rows.claim, rows.floor, rows.usage, rows.bins, rows.bin_demand, weight, rows.period)
 
     def rows(self) -> ScopeRows:
         """Return the rows."""
-        return ScopeRows(self.ids, self.claim, self.floor, self.usage, self.bins, self.bin_demand, self.bin_weight)
+        period = self.period if len(self.period) else np.zeros(len(self.ids), dtype=np.uint8)
+        return ScopeRows(
+            self.ids, self.claim, self.floor, self.usage, self.bins, self.bin_demand, self.bin_weight, period
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,6 +320,8 @@ class StoredHead:
     removed: Int64s
     rows: StoredRows
     terms: ShareTerms
+    budgets: int = 0
+    longest: int = 0
 
 
 def pack_head(head: Head) -> bytes:
@@ -297,7 +330,7 @@ def pack_head(head: Head) -> bytes:
     marks = np.array([astuple(mark) for mark in (report.mark, *report.seen.values())], dtype=np.int64)
     return pack(StoredHead(
         report.member, report.name, report.published_ms, head.base, pa.array(report.seen, pa.string()), marks,
-        head.removed, StoredRows.of(report.rows), report.terms,
+        head.removed, StoredRows.of(report.rows), report.terms, head.budgets, head.longest,
     ))  # fmt: skip
 
 
@@ -307,7 +340,7 @@ def unpack_head(block: bytes, what: str, reader: str) -> Head:
     at = f.seen.index(reader).as_py()
     seen = {} if at < 0 else {reader: Mark(*f.marks[1 + at].tolist())}
     report = ShareReport(f.member, f.name, Mark(*f.marks[0].tolist()), f.published_ms, seen, f.rows.rows(), f.terms)
-    return Head(report, f.base, f.removed)
+    return Head(report, f.base, f.removed, f.budgets, f.longest)
 
 
 def pack_base(rows: ScopeRows) -> bytes:
@@ -325,7 +358,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """What a job's namespaces want and use of each shared scope, as rates."""
+    """What a job's namespaces want and use of each shared scope, as rates; of a budget, as amounts of its window."""
 
     ids: Int64s
     """Hashes of the scopes' names, ascending."""
@@ -334,26 +367,42 @@ class Measurement:
     """Shape (n, 2): micro-tokens per millisecond, `UNLIMITED` where there is no limit."""
 
     usage: Int64s
-    """Shape (n, 2): micro-tokens per millisecond."""
+    """Shape (n, 2): micro-tokens per millisecond; of a budget, what this run used, and what earlier runs did, as far as
+    the job knows."""
 
     bin_row: Int64s
     """Position in `ids` of each bin of the histograms, ascending."""
 
     bin_demand: Int64s
     bin_weight: Int64s
+    period: Bytes | None = None
+    """As in `ScopeRows`; `None` if no scope is a budget."""
 
-    def with_scopes(self, ids: Int64s, quota: Int64s) -> Measurement:
+    @property
+    def periods(self) -> Bytes:
+        """Shape (n,): as in `ScopeRows`."""
+        return np.zeros(len(self.ids), dtype=np.uint8) if self.period is None else self.period
+
+    def with_scopes(self, ids: Int64s, quota: Int64s, period: Bytes) -> Measurement:
         """Return this measurement with more scopes, in which nothing is wanted or used."""
         if not len(ids):
             return self
-        order = np.argsort(np.concatenate([self.ids, ids]), kind="stable")
+        none, nothing = np.zeros(0, dtype=np.int64), np.zeros((len(ids), 2), dtype=np.int64)
+        return self.joined(Measurement(ids, quota, nothing, none, nothing[:0], none, period))
+
+    def joined(self, other: Measurement) -> Measurement:
+        """Return this measurement and that of other scopes."""
+        ids = np.concatenate([self.ids, other.ids])
+        order = np.argsort(ids, kind="stable")
         position = np.empty_like(order)
         position[order] = np.arange(len(order))
-        nothing = np.zeros((len(ids), 2), dtype=np.int64)
+        row = position[np.concatenate([self.bin_row, other.bin_row + len(self.ids)])]
+        bins = np.argsort(row, kind="stable")
+        quota, usage = (np.concatenate(each)[order] for each in ((self.quota, other.quota), (self.usage, other.usage)))
         return Measurement(
-            np.concatenate([self.ids, ids])[order], np.concatenate([self.quota, quota]).take(order, axis=0),
-            np.concatenate([self.usage, nothing]).take(order, axis=0), position[self.bin_row],
-            self.bin_demand, self.bin_weight,
+            ids[order], quota, usage, row[bins], np.concatenate([self.bin_demand, other.bin_demand])[bins],
+            np.concatenate([self.bin_weight, other.bin_weight])[bins],
+            np.concatenate([self.periods, other.periods])[order],
         )  # fmt: skip
 
 

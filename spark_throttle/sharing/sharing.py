@@ -22,9 +22,10 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.rate_codes import CodedRates, Codes, decode, encode
+from spark_throttle.core.arithmetic.rate_codes import CodedRates, Codes, ceiling, decode, encode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Int64s
+from spark_throttle.sharing.budget_claims import divide_budgets, used_by_runs
 from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kept
 from spark_throttle.sharing.own_scopes import OtherRuns, OwnScopes, PublishedClaim
 from spark_throttle.sharing.peers import News, Peer, Peers, Share, Update, Visit
@@ -79,6 +80,12 @@ class Sharing:
     _floor_micro_per_ms = CodedRates()
     """The rates that it may use after its lease has ended."""
 
+    _earlier_tokens = CodedRates()
+    """What the job's earlier runs may have used of budgets."""
+
+    _used_tokens = CodedRates()
+    """What this run has used of them, as the job told last."""
+
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         self.settings = settings
         self.member = member
@@ -92,6 +99,8 @@ class Sharing:
         self._rows = ScopeRows.empty()
         self._reported_at = np.zeros(0, dtype=np.int32)
         self._members = np.zeros(0, dtype=np.uint16)
+        nothing = np.zeros(0, dtype=np.int64)
+        self._earlier_tokens, self._used_tokens, self._is_spent = nothing, nothing, np.zeros(0, dtype=np.bool_)
         self._is_stale = np.zeros(0, dtype=np.bool_)
         none = np.zeros((0, 2), dtype=np.int64)
         self._target_micro_per_ms, self._pinned_micro_per_ms, self._right_micro_per_ms = none, none, none
@@ -143,7 +152,12 @@ class Sharing:
         """
         before, was_leaving, old = self._own, self._is_leaving, self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned_micro_per_ms > 0).any(axis=1))
-        measured = measured.with_scopes(old[leaving], self._own.quota.take(leaving, axis=0))
+        rows = self._own.rows
+        measured = measured.with_scopes(old[leaving], self._own.quota.take(leaving, axis=0), rows.period[leaving])
+        self._earlier_tokens = moved(self._earlier_tokens, old, measured.ids)
+        self._used_tokens = ceiling(np.where(measured.periods > 0, measured.usage[:, 0], 0))
+        if (measured.periods > 0).any():
+            measured = self._with_earlier(measured)
         self._own = OwnScopes.drafted(self.settings, measured, self._rows, self._reported_at, self._number + 1, old)
         new = self._own.ids
         self._is_leaving = found_in(new, old[leaving])
@@ -151,11 +165,30 @@ class Sharing:
             self._is_stale |= self._own.rows.differ(before.rows) | (self._is_leaving != was_leaving)
             self._is_stale |= (self._own.quota_codes != before.quota_codes).any(axis=1)
         else:
+            self._is_spent = moved(self._is_spent, old, new)
             self._is_stale = np.ones(len(new), dtype=np.bool_)
             for name in ("_target_micro_per_ms", "_pinned_micro_per_ms", "_right_micro_per_ms", "_floor_micro_per_ms"):
                 setattr(self, name, moved(getattr(self, name), old, new))
             self._members = moved(self._members, old, new)
             self._window = [each.moved(old, new) for each in self._window]
+
+    def _with_earlier(self, measured: Measurement) -> Measurement:
+        """Return a measurement in which what earlier runs used of a budget counts as used."""
+        is_budget = measured.periods > 0
+        known = np.where(is_budget, measured.usage[:, 1], 0)
+        self._note_earlier(np.maximum(self._earlier_tokens, ceiling(known)), measured.ids)
+        total = ceiling(self._earlier_tokens + self._used_tokens)
+        usage = np.where(is_budget[:, None], np.stack([total, np.zeros_like(total)], axis=1), measured.usage)
+        return replace(measured, usage=usage)
+
+    def _note_earlier(self, earlier: Int64s, ids: Int64s) -> None:
+        """Note what earlier runs may have used of budgets: what this run uses comes on top of it."""
+        more = moved(earlier - self._earlier_tokens, ids, self._own.ids)
+        if more.any():
+            pinned = self._pinned_micro_per_ms
+            pinned[:, 0] += np.where(pinned[:, 0] > 0, more, 0)
+            self._pinned_micro_per_ms = ceiling(pinned)
+        self._earlier_tokens = earlier
 
     def pin(self, ids: Int64s, rate_micro_per_ms: Int64s) -> None:
         """Note the rates to which the job holds itself from now on; scopes that are not named are not used."""
@@ -173,9 +206,8 @@ class Sharing:
     @property
     def must_shrink(self) -> bool:
         """Whether the job holds itself to more than it should use, so that others wait for it."""
-        return not self._is_fallen and bool(
-            (self._pinned_micro_per_ms > np.minimum(self._right_micro_per_ms, self._target_micro_per_ms)).any()
-        )
+        should = np.minimum(self._right_micro_per_ms, self._target_micro_per_ms)
+        return not self._is_fallen and bool((self._pinned_micro_per_ms > np.maximum(should, self._taken())).any())
 
     @property
     def must_tell(self) -> bool:
@@ -216,8 +248,20 @@ class Sharing:
             rate_micro_per_ms = np.minimum(self._right_micro_per_ms, self._target_micro_per_ms)
         else:
             rate_micro_per_ms = self._target_micro_per_ms
+        if self._own.rows.is_budget.any():
+            amount = np.minimum(self._right_micro_per_ms, self._target_micro_per_ms)
+            amount = np.maximum(np.zeros_like(amount) if self.is_superseded else amount, self._taken())
+            rate_micro_per_ms = np.where(self._own.rows.is_budget[:, None], amount, rate_micro_per_ms)
         rate_micro_per_ms = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate_micro_per_ms)
-        return Share(self._own.ids, rate_micro_per_ms, is_leased=not self._is_fallen)
+        return Share(
+            self._own.ids, rate_micro_per_ms, not self._is_fallen, self._earlier_tokens,
+            self._is_spent,
+        )  # fmt: skip
+
+    def _taken(self) -> Int64s:
+        """Return what all runs of this job may have used of budgets, shape (scopes, 2); 0 for rates."""
+        total = ceiling(self._earlier_tokens + self._used_tokens)
+        return np.stack([np.where(self._own.rows.is_budget, total, 0), np.zeros_like(total)], axis=1)
 
     def leased_until_ms(self, since_ms: int, now_ms: int) -> int:
         """Return when the lease first ended after `since_ms`, or `now_ms`; `since_ms` is never less than before.
@@ -237,13 +281,7 @@ class Sharing:
             return
         # In the order of their marks, so that of two runs of a job the later one is seen last.
         reports = sorted(found.reports.values(), key=lambda report: report.mark)
-        shown = NO_MARK
-        for report in [report for report in reports if report.member == self.member]:
-            if report.mark.run == self.run and report.mark.incarnation <= self._incarnation:
-                shown = report.mark
-            else:
-                self._look_ms = max(self._look_ms, self.settings.lasting(report.terms).margin_ms)
-                self._meet(report.mark, now_ms, is_there=True)
+        shown = self._take_in_own([report for report in reports if report.member == self.member], now_ms)
         others = [report for report in reports if report.member != self.member]
         for report in others:
             self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
@@ -266,6 +304,21 @@ class Sharing:
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
             self._grow(shown_number, seats, now_ms)
+
+    def _take_in_own(self, reports: list[ShareReport], now_ms: int) -> Mark:
+        """Take in the reports of all runs of this job, in the order of their marks; return the mark of this run's."""
+        shown = NO_MARK
+        earlier = used_by_runs([report for report in reports if report.mark.run != self.run], self._own.ids)
+        self._note_earlier(np.maximum(self._earlier_tokens, earlier), self._own.ids)
+        for report in reports:
+            if report.mark.run == self.run and report.mark.incarnation <= self._incarnation:
+                shown = report.mark
+            else:
+                self._look_ms = max(self._look_ms, self.settings.lasting(report.terms).margin_ms)
+                self._meet(report.mark, now_ms, is_there=True)
+        if shown == NO_MARK and not self.is_established:
+            self._shown_ms = None  # its register vanished: another run of this job may not have seen it
+        return shown
 
     def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:
         """Take in the mark of a report that another run of this job wrote: it is there, or another job has seen it.
@@ -358,24 +411,28 @@ class Sharing:
         claimed = self._peers.claimed(others, self._own.ids, self._own.quota, now_ms)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
         self._right_micro_per_ms = np.maximum(self._right_micro_per_ms, np.minimum(least, free))
-        self._floor_micro_per_ms = np.minimum(
-            np.min([each.floor_rate() for each in self._window], axis=0), self._right_micro_per_ms
-        )
+        self._keep_floor(np.min([each.floor_rate() for each in self._window], axis=0))
+
+    def _keep_floor(self, floor: Int64s) -> None:
+        """Set what this job may use after its lease has ended: a floor of its rates, and all that it has of budgets."""
+        right = self._right_micro_per_ms
+        self._floor_micro_per_ms = np.where(self._own.rows.is_budget[:, None], right, np.minimum(floor, right))
 
     def _divide(self, others: OtherSeats) -> None:
         """Set what this job should claim, in the scopes where its own report or another job's has changed."""
         stale = np.flatnonzero(self._is_stale)
         if not len(stale):
             return
-        place = np.cumsum(self._is_stale) - 1
-        seats = np.flatnonzero(self._is_stale[others.scope])
-        some = OtherSeats(
-            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]],
-            others.rank[seats], others.own_rank,
-        )  # fmt: skip
-        part, self._members[stale] = divide(
-            self.settings, self._own.rows.take(stale), self._own.quota.take(stale, axis=0), some
-        )
+        rows, quota, some = self._own.rows.take(stale), self._own.quota.take(stale, axis=0), others.at(self._is_stale)
+        part, self._members[stale] = divide(self.settings, rows, quota, some)
+        budgets = np.flatnonzero(rows.is_budget)
+        if len(budgets):
+            theirs, own = some.at(rows.is_budget), rows.take(budgets)
+            ranks = np.concatenate([np.full(len(own), theirs.own_rank), theirs.rank[~theirs.is_dead]])
+            part[budgets, 0], left = divide_budgets(
+                own, quota[budgets, 0], theirs.rows, theirs.scope, theirs.is_dead, ranks, self._peers.carried(own.ids)
+            )
+            self._is_spent[stale[budgets]] = left == 0
         target = self._target_micro_per_ms
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
         self._target_micro_per_ms = target
@@ -391,7 +448,13 @@ class Sharing:
         """Return what the next report claims: the target, or what is still used as long as that is more."""
         claim, kept = np.maximum(self._target_micro_per_ms, self._pinned_micro_per_ms), self._kept()
         # A floor is reported in 256ths of the claim: the claim is made large enough for them to express the floor.
-        return encode(np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0)))
+        claim = np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0))
+        is_budget = self._own.rows.is_budget
+        if is_budget.any():
+            amounts = np.maximum(np.maximum(self._target_micro_per_ms, self._pinned_micro_per_ms), self._taken())[:, 0]
+            amounts = np.stack([amounts, self._earlier_tokens], axis=1)
+            claim = np.where(is_budget[:, None], amounts, claim)
+        return encode(claim)
 
     def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
         """Return the report to publish now. From here on others may rely on it, whether or not the write succeeds."""
@@ -400,6 +463,7 @@ class Sharing:
         claim = np.maximum(decode(codes), 1)
         wanted = floors(self.settings, self._own.quota, self._members)
         parts = np.maximum(wanted * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
+        parts[self._own.rows.is_budget] = 0
         rows = replace(self._own.rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
         changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
@@ -412,9 +476,7 @@ class Sharing:
         self._published_ms[self._number] = now_ms
         self._window.append(PublishedClaim(self._number, codes, rows.floor))
         self._right_micro_per_ms = np.minimum(self._right_micro_per_ms, decode(codes))
-        self._floor_micro_per_ms = np.minimum(
-            np.minimum(self._floor_micro_per_ms, rows.floor_rate()), self._right_micro_per_ms
-        )
+        self._keep_floor(np.minimum(self._floor_micro_per_ms, rows.floor_rate()))
         report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows, self.settings.terms)
         return Update(report, changed, removed)
 
@@ -425,13 +487,14 @@ class Sharing:
         share, own = self.share(now_ms), self._own
         used = decode(own.rows.usage)
         others = self._peers.seats(own.ids, self.member)
+        seen = np.flatnonzero(others.peer < len(self._peers.everyone))
         live = ~others.is_dead
         theirs = decode(others.rows.usage)
         used = used + sums(others.scope[live], theirs[live], len(own.ids))
         left_ms = 0 if self._held_until_ms is None else max(0, self._held_until_ms - now_ms)
         age_ms = -1 if self._held_until_ms is None else now_ms - (self._held_until_ms - self.settings.hold_ms)
         return Observation(
-            own.ids, own.quota, share.rate_micro_per_ms, used, self._peers.statuses(now_ms), others.scope, others.peer,
-            decode(others.rows.claim), theirs,
+            own.ids, own.quota, share.rate_micro_per_ms, used, self._peers.statuses(now_ms), others.scope[seen],
+            others.peer[seen], decode(others.rows.claim.take(seen, axis=0)), theirs.take(seen, axis=0),
             share.is_leased, age_ms, left_ms,
         )  # fmt: skip

@@ -17,6 +17,13 @@ from spark_throttle.sharing.sharing import Sharing
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
+BUDGET = 10_007
+"""What the jobs together may use in each window."""
+
+WINDOW_MS = 30_000
+FIRST_WINDOW = 1_000
+"""The scope of the first window; that of each later one is the next number."""
+
 CLOCKS_MS = (-(2**60), -(10**9), 0, 0, 0, 2**60)
 """What a steady clock may say at first."""
 
@@ -32,6 +39,16 @@ def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measurement:
     return Measurement(ids, quotas, np.minimum(wanted, quota), rows, wanted[rows], np.ones(len(rows), dtype=np.int64))
 
 
+def of_budgets(asks: dict[int, int], used: dict[int, int], known: dict[int, int]) -> Measurement:
+    """Return what a job wants of windows of a budget, what this run used, and what it knows of earlier runs."""
+    ids = np.array(sorted(asks), dtype=np.int64)
+    wanted = np.array([[asks[each], 0] for each in ids.tolist()], dtype=np.int64).reshape(-1, 2)
+    usage = np.array([[used.get(each, 0), known.get(each, 0)] for each in ids.tolist()], dtype=np.int64).reshape(-1, 2)
+    budgets = np.array([[BUDGET, -1]] * len(ids), dtype=np.int64).reshape(-1, 2)
+    rows, period = np.arange(len(ids)), np.ones(len(ids), dtype=np.uint8)
+    return Measurement(ids, budgets, usage, rows, wanted, np.ones(len(ids), dtype=np.int64), period)
+
+
 class GreedySharing(Sharing):
     """Leases of a job that claims at random: the quota must not depend on what anybody wants."""
 
@@ -42,7 +59,8 @@ class GreedySharing(Sharing):
         if self.greed is not None and len(self._own.ids):
             part = self.greed.choice([0, 1, 2, 5, 9, 10])
             wanted = np.where(self._own.quota < 0, 0, self._own.quota * part // 10)
-            self._target = np.where(self._is_leaving[:, None], 0, decode(encode(wanted)))
+            wanted = np.maximum(np.where(self._is_leaving[:, None], 0, wanted), self._taken())
+            self._target_micro_per_ms = decode(encode(wanted))
 
 
 @dataclass
@@ -96,10 +114,24 @@ class SimulatedJob:
     greed: random.Random | None = None
     """Claims at random, if given."""
 
+    ahead_ms: int = 0
+    """How far its calendar is ahead."""
+
+    known: dict[int, int] = field(default_factory=dict)
+    """By window: what its checkpoint says that its earlier runs used."""
+
+    spent: dict[int, int] = field(default_factory=dict)
+    """By window: what this run used."""
+
+    limit: dict[int, int] = field(default_factory=dict)
+    """By window: what it may use in this epoch."""
+
     runs: random.Random = field(init=False)
+    spends: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.runs = random.Random(f"{self.member} {self.clock_offset_ms}")
+        self.spends = random.Random(f"{self.member} spends")
         self.start()
 
     def start(self) -> None:
@@ -110,23 +142,31 @@ class SimulatedJob:
         self.sharing = sharing
         self.incarnation += 1
         self.pinned = {}
+        self.known = {each: self.known.get(each, 0) + used for each, used in self.spent.items()}
+        self.spent, self.limit = {}, {}
         self.is_alive = True
 
     def clock(self, now_ms: int) -> int:
         return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
 
-    def measure(self) -> None:
-        self.sharing.measure(measured(self.demands, self.quota))
+    def measure(self, now_ms: int = 0) -> None:
+        window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
+        ask = min(BUDGET, max(self.demands.values(), default=0) // 300)
+        budgets = of_budgets({window - 1: 0, window: ask}, self.spent, self.known)
+        self.sharing.measure(measured(self.demands, self.quota).joined(budgets))
 
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
         self.sharing.take_in(Visit(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
 
     def trigger(self, now_ms: int) -> None:
         """Plan a batch: measure what is wanted, and hold to what may be used."""
-        self.measure()
+        self.measure(now_ms)
         share = self.sharing.share(self.clock(now_ms))
         self.sharing.pin(share.ids, share.rate_micro_per_ms)
         self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate_micro_per_ms[:, 0], 0).tolist(), strict=True))
+        window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
+        at = np.searchsorted(share.ids, window)
+        self.limit = {window: int(share.rate_micro_per_ms[at, 0] - share.earlier[at])}
 
     def report(self, now_ms: int) -> Update:
         return self.sharing.next_report(now_ms=self.clock(now_ms), wall_ms=self.clock(now_ms))
@@ -152,6 +192,9 @@ class World:
     store: Store = field(default_factory=Store)
     now_ms: int = 0
     worst: float = 0.0
+    spent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By window: what all jobs have used of the budget."""
+
     gives_out_more: bool = False
     """Whether the policy may pass the quota at times, as PIP-82's may."""
 
@@ -170,6 +213,17 @@ class World:
             used = [job.used(scope, self.now_ms) for job in self.jobs]
             self.worst = max(self.worst, sum(used) / quota)
             assert sum(used) <= quota or self.gives_out_more, f"at {self.now_ms} ms scope {scope} is used at {used}"
+        for job in self.jobs:
+            self.spend(job)
+
+    def spend(self, job: SimulatedJob) -> None:
+        """Let a job use what its epoch says that it may use of the budget, or a part of it."""
+        for window, limit in job.limit.items() if job.is_alive else ():
+            tokens = max(0, limit - job.spent.get(window, 0))
+            tokens = min(tokens, job.spends.choice([0, 0, 1, 30, tokens]))
+            job.spent[window] = job.spent.get(window, 0) + tokens
+            self.spent[window] += tokens
+            assert self.spent[window] <= BUDGET, f"at {self.now_ms} ms {self.spent[window]} of {BUDGET} are used"
 
     def cycle(self, cycles: int = 1) -> None:
         """Let every job look four times a cycle, and sixteen times while it waits, and report once or if others wait.

@@ -41,6 +41,19 @@ def decode(code: Codes) -> Int64s:
     return (wide & (1 << _MANTISSA_BITS) - 1) << (wide >> _MANTISSA_BITS)
 
 
+def ceiling(rate: Int64s) -> Int64s:
+    """Return the least amounts with a code that are not less, up to `MAX_RATE`.
+
+    Examples
+    --------
+    >>> ceiling(np.array([7, 2**26, 2**26 + 1])).tolist() == [7, 2**26, 2**26 + 2]
+    True
+    """
+    below = decode(encode(rate))
+    step = 1 << np.maximum(bit_length(below) - _MANTISSA_BITS, 0)
+    return decode(encode(np.where(below < rate, below + step, below)))
+
+
 class CodedRates:
     """An attribute that stores rates as codes: in half the space, rounded down to the nearest rate that has a code.
 

@@ -131,9 +131,7 @@ class ThrottleTimes:
         return np.where(scope >= 0, self.shared_ms[scope, dimension], self.own_ms[flow, dimension])
 
 
-def _edges_ms(
-    spent: Spent | None, limits: Limits, batch: MicroBatch, claims: BudgetClaims | None = None
-) -> Int64s:
+def _edges_ms(spent: Spent | None, limits: Limits, batch: MicroBatch, claims: BudgetClaims | None = None) -> Int64s:
     budgets = None if spent is None else Budgets.of(limits)
     if spent is None or budgets is None:
         return np.zeros((len(limits), len(Dimension)), dtype=np.int64)

@@ -255,7 +255,7 @@ class Spent:
     ) -> Int64s:
         """Return how long until something is left of each budget, by the dimension, shape (n, 3); 0 if there is.
 
-        A budget of 0, and one that nobody says the end of, never has. One that is claimed by other jobs may have before.
+        A budget of 0, and one that nobody says the end of, never has. What others claim may return before.
         """
         is_used = self.used >= budgets.tokens
         if claims is not None:
