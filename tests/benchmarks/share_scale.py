@@ -71,7 +71,7 @@ def _made_up(ids: Int64s) -> ScopeRows:
     pairs = np.zeros((n, 2), dtype=np.uint32)
     return ScopeRows(
         np.sort(ids), pairs, np.full((n, 2), 8, dtype=np.uint8), pairs, np.ones(n, dtype=np.uint8), pairs,
-        np.ones(n, dtype=np.uint32),
+        np.ones(n, dtype=np.uint32), np.zeros(n, dtype=np.uint8),
     )  # fmt: skip
 
 

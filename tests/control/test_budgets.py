@@ -12,11 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from spark_throttle.core.usage import unpack_usage
-from spark_throttle.errors import ConfigurationError
-from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing import SimulatedJob
 from spark_throttle.testing.simulation.disk import CRASH_POINTS, CrashPoint
-from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from tests.effort import first_of
 
 HOUR_MS: Final = 3_600_000
@@ -161,19 +158,6 @@ def test_a_crash_around_midnight_gives_nothing_twice(point: CrashPoint) -> None:
     job.trigger(1_000)
     assert len(job.admitted) == 20
     assert len({row.id for row in job.admitted}) == 20
-
-
-def test_jobs_that_share_quotas_refuse_a_budget_that_each_would_use_whole() -> None:
-    exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
-    budget = {"publish": {"messages_per_day": 10}}
-    refused = SimulatedJob({"version": 1, "tenants": {"acme": budget}}, exchange=exchange)
-    with pytest.raises(ConfigurationError, match="each use the whole"):
-        refused.trigger()
-    exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
-    job = SimulatedJob({"version": 1, "namespaces": {"acme/a": budget}}, exchange=exchange)
-    job.offer([("acme/a", 1)] * 100)
-    job.trigger()
-    assert len(job.admitted) == 10
 
 
 # ------------------------------------------------------------------------------------- an obvious other counting

@@ -114,8 +114,8 @@ class SimulatedJob:
     greed: random.Random | None = None
     """Claims at random, if given."""
 
-    ahead_ms: int = 0
-    """How far its calendar is ahead."""
+    ahead_ms: int | None = None
+    """How far its calendar is ahead, by which windows of the budget begin; `None` if it shares none."""
 
     known: dict[int, int] = field(default_factory=dict)
     """By window: what its checkpoint says that its earlier runs used."""
@@ -150,10 +150,12 @@ class SimulatedJob:
         return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
 
     def measure(self, now_ms: int = 0) -> None:
-        window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
-        ask = min(BUDGET, max(self.demands.values(), default=0) // 300)
-        budgets = of_budgets({window - 1: 0, window: ask}, self.spent, self.known)
-        self.sharing.measure(measured(self.demands, self.quota).joined(budgets))
+        wanted = measured(self.demands, self.quota)
+        if self.ahead_ms is not None:
+            window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
+            ask = min(BUDGET, max(self.demands.values(), default=0) // 300)
+            wanted = wanted.joined(of_budgets({window - 1: 0, window: ask}, self.spent, self.known))
+        self.sharing.measure(wanted)
 
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
         self.sharing.take_in(Visit(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
@@ -164,9 +166,10 @@ class SimulatedJob:
         share = self.sharing.share(self.clock(now_ms))
         self.sharing.pin(share.ids, share.rate_micro_per_ms)
         self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate_micro_per_ms[:, 0], 0).tolist(), strict=True))
-        window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
-        at = np.searchsorted(share.ids, window)
-        self.limit = {window: int(share.rate_micro_per_ms[at, 0] - share.earlier[at])}
+        if self.ahead_ms is not None:
+            window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
+            at = np.searchsorted(share.ids, window)
+            self.limit = {window: int(share.rate_micro_per_ms[at, 0] - share.earlier[at])}
 
     def report(self, now_ms: int) -> Update:
         return self.sharing.next_report(now_ms=self.clock(now_ms), wall_ms=self.clock(now_ms))
@@ -263,7 +266,9 @@ def lag(seed: int, steps: int, jobs: int = 3) -> World:
     Each register is out of date by itself, so an older report may follow a newer one.
     """
     rng = random.Random(seed)
-    world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000), greed=rng) for n in range(jobs)])
+    world = World(
+        [SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000), greed=rng, ahead_ms=900 * n) for n in range(jobs)]
+    )
     for job in world.jobs:
         job.demands = {GOLD: 1_000_000}
     world.cycle(6)
@@ -294,7 +299,7 @@ def reborn(seed: int, steps: int, jobs: int = 2) -> World:
     """
     rng = random.Random(seed)
     margin_ms = SETTINGS.margin_ms
-    world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000)) for n in range(jobs)])
+    world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000), ahead_ms=900 * n) for n in range(jobs)])
     for job in world.jobs:
         job.demands = {GOLD: 5_000_000}
         job.trigger(0)
@@ -335,6 +340,7 @@ def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> Wo
                 rng.choice(CLOCKS_MS) + rng.randint(-lease_ms, lease_ms),
                 rng.randint(-1_000, 1_000),
                 greed=rng if is_greedy else None,
+                ahead_ms=rng.randint(0, 5_000),
             )
             for n in range(jobs)
         ]
@@ -372,6 +378,8 @@ def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> Wo
 def put_back(world: World, job: SimulatedJob, rng: random.Random) -> None:
     """Put a dead job's checkpoint back, with or without its register."""
     job.incarnation = rng.randint(0, job.incarnation)
+    job.known = {each: rng.randint(0, used) for each, used in (job.known | job.spent).items()}
+    job.spent = {}
     if rng.random() < 0.5:
         world.store.delete(world.now_ms, job.member)
 
@@ -385,7 +393,12 @@ def cloned(seed: int, steps: int, jobs: int = 3) -> World:
     """
     rng = random.Random(seed)
     margin_ms = SETTINGS.margin_ms
-    world = World([SimulatedJob(f"job{n}", rng.choice(CLOCKS_MS) + rng.randint(-5_000, 5_000)) for n in range(jobs)])
+    world = World(
+        [
+            SimulatedJob(f"job{n}", rng.choice(CLOCKS_MS) + rng.randint(-5_000, 5_000), ahead_ms=900 * n)
+            for n in range(jobs)
+        ]
+    )
     for job in world.jobs:
         job.demands = {GOLD: 5_000_000}
         world.owners[job.member] = job
@@ -420,7 +433,8 @@ def cloned(seed: int, steps: int, jobs: int = 3) -> World:
 def clone_of(job: SimulatedJob, rng: random.Random) -> SimulatedJob:
     """Return another process that runs a job, from a checkpoint that is as old, older, or newer."""
     demands = {GOLD: rng.choice([0, 1_000, 5_000_000])}  # it may claim less than the other has
-    clone = SimulatedJob(job.member, rng.randint(-5_000, 5_000), demands=demands)
+    clone = SimulatedJob(job.member, rng.randint(-5_000, 5_000), demands=demands, ahead_ms=job.ahead_ms)
+    clone.known = {each: rng.randint(0, used) for each, used in (job.known | job.spent).items()}
     clone.incarnation = max(0, job.incarnation - 1 + rng.choice([-3, -1, 0, 0, 0, 1]))
     clone.start()
     return clone

@@ -62,7 +62,7 @@ def rows_of(values: dict[int, int]) -> ScopeRows:
     bins = (value % 3).astype(np.uint8)
     return ScopeRows(
         ids, pairs, (pairs % 256).astype(np.uint8), pairs, bins,
-        np.repeat(pairs, bins, axis=0), np.repeat(value, bins).astype(np.uint32),
+        np.repeat(pairs, bins, axis=0), np.repeat(value, bins).astype(np.uint32), np.zeros_like(bins),
     )  # fmt: skip
 
 
