@@ -220,11 +220,21 @@ class Peers:
         kept = seats.kept(self._settings, quota)
         claim = np.where(seats.is_dead[:, None], kept, decode(seats.rows.claim))
         found = sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
-        found[:, 0] += self.carried(ids)
+        found[:, 0] += self.unknown(seats, ids)
+        return found
+
+    def unknown(self, seats: OtherSeats, ids: Int64s) -> Int64s:
+        """Return what runs may have used of the budgets `ids` that their successors do not know of, this job included.
+
+        A run that lost its register, and whose checkpoint was put back, learns it from those who remember.
+        """
+        found = self.carried(ids)
+        told = np.where(seats.rows.is_budget, decode(seats.rows.usage[:, 1]), 0)
+        np.maximum.at(found, seats.scope, told)
         return found
 
     def carried(self, ids: Int64s) -> Int64s:
-        """Return what replaced runs may have used of the budgets `ids`, beyond what their successors know."""
+        """Return what replaced runs of other jobs may have used of budgets that their successors do not know of."""
         over = np.zeros(len(ids), dtype=np.int64)
         for peer in self._known.values():
             if peer.carried is not None:

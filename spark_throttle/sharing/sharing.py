@@ -429,8 +429,9 @@ class Sharing:
         if len(budgets):
             theirs, own = some.at(rows.is_budget), rows.take(budgets)
             ranks = np.concatenate([np.full(len(own), theirs.own_rank), theirs.rank[~theirs.is_dead]])
+            unknown = self._peers.unknown(theirs, own.ids)
             part[budgets, 0], left = divide_budgets(
-                own, quota[budgets, 0], theirs.rows, theirs.scope, theirs.is_dead, ranks, self._peers.carried(own.ids)
+                own, quota[budgets, 0], theirs.rows, theirs.scope, theirs.is_dead, ranks, unknown
             )
             self._is_spent[stale[budgets]] = left == 0
         target = self._target_micro_per_ms
@@ -465,6 +466,10 @@ class Sharing:
         parts = np.maximum(wanted * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
         parts[self._own.rows.is_budget] = 0
         rows = replace(self._own.rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
+        if rows.is_budget.any():  # whoever lost its register finds there what this job remembers
+            carried = encode(ceiling(self._peers.carried(rows.ids)))
+            told = np.where(rows.is_budget, carried, rows.usage[:, 1])
+            rows = replace(rows, usage=np.stack([rows.usage[:, 0], told], axis=1))
         changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
         self._own = replace(self._own, rows=rows)

@@ -21,7 +21,7 @@ from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
 from spark_throttle.control.notes import ExceptionInForce, NextPolicies, SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
-from spark_throttle.core.limits.budgets import CalendarWindows, Spent
+from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import UNLIMITED, Destinations, Guarantees, OnExcess, Overflow, QueueBounds
@@ -112,13 +112,14 @@ POLICY: Final = replace(
 ROWS: Final = StoredRows(
     np.array([5, 2**62]), np.array([[1, 2], [3, 2**32 - 1]], np.uint32), np.array([[0, 255], [1, 2]], np.uint8),
     np.array([[1, 2], [3, 4]], np.uint32), np.array([1, 2], np.uint8), np.array([[1, 2], [3, 4], [5, 6]], np.uint32),
-    np.array([1, 1000, 7], np.uint32),
+    np.array([1, 1000, 7], np.uint32), np.array([0, 3], np.uint8),
 )  # fmt: skip
 CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
 NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
 TRIPLES = np.array([[0, 2**40, -1], [-7, 5, 2**50]])
 WINDOWS: Final = CalendarWindows(*np.array([[7, 1, 0], [5, 6, 2**41], [8, 9, 2**42]]))
+CLAIMS: Final = BudgetClaims(PAIRS, PAIRS > 0, "5eed")
 MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO, 4 * TWO)
 UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
@@ -127,7 +128,7 @@ STATE: Final = DeciderState(
     5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO,
                  Spent(PAIRS, 2 * PAIRS)),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
-    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES, Spent(PAIRS, 3 * PAIRS)), 7,
+    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES, Spent(PAIRS, 3 * PAIRS), CLAIMS), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
     Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
 )  # fmt: skip
@@ -145,11 +146,12 @@ BLOCKS: Final[list[Any]] = [
     InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
-    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS),
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS,
+               CLAIMS),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TRIPLES, TWO,
         SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
-        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS,
+        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS,
     ),
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     Delivery(
@@ -158,7 +160,7 @@ BLOCKS: Final[list[Any]] = [
     ROWS,
     StoredHead(
         "5eed", "a job", 10**12, 7, pa.array(["reader"]), np.array([[1 << 20, 2**62, 7], [5, 0, 6]]), np.array([9]),
-        ROWS, ShareTerms(60_000, 10, 1),
+        ROWS, ShareTerms(60_000, 10, 1), 1, 3,
     ),
     Extent(
         41, ExtentName(40, "000000000040-0123456789abcdef"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -64,7 +65,7 @@ class Jobs:
                 if not job.is_down:
                     if rows:
                         job.offer([("acme/a", 1)] * rows)
-                    self.run_one(job, lambda job=job: job.trigger(0))
+                    self.run_one(job, partial(job.trigger, 0))
 
     def run_one(self, job: SimulatedJob, step: Callable[[], SimulatedBatch | None]) -> None:
         """Count what a step admits; a job that is refused ends, as one whose first batch was undone."""
@@ -149,7 +150,7 @@ def test_no_hour_has_more_than_its_budget_whatever_happens_to_jobs(seed: int) ->
     for _ in range(40):
         job, what = draw.choice(jobs.jobs or [jobs.start()]), draw.random()
         if job.is_down:
-            jobs.run_one(job, lambda job=job: job.restart(draw.choice([0, 3_000])))
+            jobs.run_one(job, partial(job.restart, draw.choice([0, 3_000])))
         elif what < 0.1:
             job.crash(draw.choice(CRASH_POINTS))
         elif what < 0.16:

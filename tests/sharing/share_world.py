@@ -17,7 +17,7 @@ from spark_throttle.sharing.sharing import Sharing
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
-BUDGET = 10_007
+BUDGET = 97
 """What the jobs together may use in each window."""
 
 WINDOW_MS = 30_000
@@ -117,6 +117,9 @@ class SimulatedJob:
     ahead_ms: int | None = None
     """How far its calendar is ahead, by which windows of the budget begin; `None` if it shares none."""
 
+    uses_all: bool = False
+    """Whether it uses at once all that it may use of the budget."""
+
     known: dict[int, int] = field(default_factory=dict)
     """By window: what its checkpoint says that its earlier runs used."""
 
@@ -153,7 +156,7 @@ class SimulatedJob:
         wanted = measured(self.demands, self.quota)
         if self.ahead_ms is not None:
             window = FIRST_WINDOW + (now_ms + self.ahead_ms) // WINDOW_MS
-            ask = min(BUDGET, max(self.demands.values(), default=0) // 300)
+            ask = min(BUDGET, max(self.demands.values(), default=0) // 10_000)
             wanted = wanted.joined(of_budgets({window - 1: 0, window: ask}, self.spent, self.known))
         self.sharing.measure(wanted)
 
@@ -223,7 +226,7 @@ class World:
         """Let a job use what its epoch says that it may use of the budget, or a part of it."""
         for window, limit in job.limit.items() if job.is_alive else ():
             tokens = max(0, limit - job.spent.get(window, 0))
-            tokens = min(tokens, job.spends.choice([0, 0, 1, 30, tokens]))
+            tokens = tokens if job.uses_all else min(tokens, job.spends.choice([0, 1, tokens, tokens]))
             job.spent[window] = job.spent.get(window, 0) + tokens
             self.spent[window] += tokens
             assert self.spent[window] <= BUDGET, f"at {self.now_ms} ms {self.spent[window]} of {BUDGET} are used"
