@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.rate_codes import decode, encode
 from spark_throttle.core.arithmetic.segments import name_hash
 from spark_throttle.core.limits.budgets import BudgetClaims, Budgets, CalendarWindows, UsedBudgets
 from spark_throttle.core.quota import BUDGETS, MICRO, UNBOUNDED, UNLIMITED, Bools, CompiledPolicy, Int64s
@@ -173,9 +174,7 @@ class SharedBudgets:
         kept = self._accounts
         is_current = found_in(scopes.ids, kept.ids)
         at, row = np.flatnonzero(is_current & (asked > 0)), np.searchsorted(kept.ids, scopes.ids)
-        tokens = Budgets.of(policy.shared)
-        budget = np.zeros_like(scopes.ids) if tokens is None else scopes.of_each(tokens.tokens)
-        quota = moved(budget, scopes.ids, kept.ids)
+        quota = moved(self._budget(policy, scopes), scopes.ids, kept.ids)
         earlier = kept.began if self._is_ours else np.zeros_like(kept.began)
         nothing = np.zeros_like(at)
         return Measurement(
@@ -200,12 +199,26 @@ class SharedBudgets:
         """Return what an epoch pins: what this job may use, by the decider's count, of each budget of the policy."""
         scopes, kept, is_shared = self.scopes(policy, named), self._accounts, are_shared(policy)
         granted = np.maximum(share.rate_micro_per_ms[:, 0] - share.earlier, 0)
-        granted, is_spent = (moved(each, share.ids, kept.ids) for each in (granted, share.is_spent))
+        granted, earlier, others = (
+            moved(each, share.ids, kept.ids) for each in (granted, share.earlier, share.by_others)
+        )
         granted = np.maximum(granted, kept.own)
+        is_used = (granted <= kept.own) & (
+            others + earlier + kept.own >= moved(self._budget(policy, scopes), scopes.ids, kept.ids)
+        )
+        by_others = others + np.maximum(earlier - (kept.began if self._is_ours else 0), 0)
         may_use, spent = np.where(is_shared, 0, UNBOUNDED), np.zeros_like(is_shared)
-        may_use[scopes.scope, scopes.column] = moved(kept.began + granted, kept.ids, scopes.ids)
-        spent[scopes.scope, scopes.column] = moved(is_spent & (granted <= kept.own), kept.ids, scopes.ids)
-        return BudgetClaims(may_use, spent, self._member)
+        told, at = np.zeros_like(may_use), (scopes.scope, scopes.column)
+        may_use[at], spent[at], told[at] = (
+            moved(each, kept.ids, scopes.ids) for each in (kept.began + granted, is_used, by_others)
+        )
+        return BudgetClaims(may_use, spent, told, self._member)
+
+    @staticmethod
+    def _budget(policy: CompiledPolicy, scopes: BudgetScopes) -> Int64s:
+        budgets = Budgets.of(policy.shared)
+        # As the exchange has it: amounts of more than 2**26 are rounded down by less than a part in 2**25.
+        return np.zeros_like(scopes.ids) if budgets is None else decode(encode(scopes.of_each(budgets.tokens)))
 
     def is_due(self, policy: CompiledPolicy, named: NamedWindows, pinned: BudgetClaims, now: BudgetClaims) -> bool:
         """Return whether claims differ so much from those that an epoch pins that another epoch is needed.

@@ -30,7 +30,7 @@ from spark_throttle.sharing.report import ScopeRows, ShareReport, found_in, move
 def divide_budgets(
     own: ScopeRows, budget: Int64s, others: ScopeRows, scope: Int64s, is_dead: Bools, rank: Int64s, carried: Int64s
 ) -> tuple[Int64s, Int64s]:
-    """Return what this job should claim of each budget, and what is left of it for all.
+    """Return what this job should claim of each budget, and what others used of it, or may have.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def divide_budgets(
     n, live = len(own), np.flatnonzero(~is_dead)
     used, theirs = decode(own.usage[:, 0]), others.take(live)
     gone = sums(scope[is_dead], others.amount[is_dead], n)
-    left = budget - gone - carried - used - sums(scope[live], decode(theirs.usage[:, 0]), n)
-    left = np.maximum(left, 0)
+    by_others = gone + carried + sums(scope[live], decode(theirs.usage[:, 0]), n)
+    left = np.maximum(budget - used - by_others, 0)
     seats = np.concatenate([np.arange(n), scope[live]])
     bin_seat = np.concatenate([own.bin_row, n + theirs.bin_row])
     wanted = np.concatenate([decode(own.bin_demand[:, 0]), decode(theirs.bin_demand[:, 0])])
@@ -60,7 +60,7 @@ def divide_budgets(
         seats, np.zeros((len(seats), 2), dtype=np.int64), bin_seat, np.stack([wanted, nothing], axis=1),
         np.maximum(weight, 1), np.stack([given, no_limit], axis=1), rank,
     )  # fmt: skip
-    return used + np.minimum(part[:n, 0], asked[:n]), left
+    return used + np.minimum(part[:n, 0], asked[:n]), by_others
 
 
 def is_news_of_budgets(new: ScopeRows, old: ScopeRows) -> Bools:

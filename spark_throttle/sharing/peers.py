@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.quota import Int64s
 from spark_throttle.sharing.budget_claims import counted
 from spark_throttle.sharing.division import OtherSeats
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined, moved
@@ -347,5 +347,5 @@ class Share:
     earlier: Int64s
     """The part of a budget's amount that the job's earlier runs may have used, shape (n,)."""
 
-    is_spent: Bools
-    """Whether all jobs together have used a budget, as far as their reports tell, shape (n,)."""
+    by_others: Int64s
+    """What other jobs have used of a budget, or may have, as far as their reports tell, shape (n,)."""

@@ -86,6 +86,9 @@ class Sharing:
     _used_tokens = CodedRates()
     """What this run has used of them, as the job told last."""
 
+    _by_others_tokens = CodedRates()
+    """What other jobs have used of them, or may have, as far as their reports tell."""
+
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         self.settings = settings
         self.member = member
@@ -100,7 +103,7 @@ class Sharing:
         self._reported_at = np.zeros(0, dtype=np.int32)
         self._members = np.zeros(0, dtype=np.uint16)
         nothing = np.zeros(0, dtype=np.int64)
-        self._earlier_tokens, self._used_tokens, self._is_spent = nothing, nothing, np.zeros(0, dtype=np.bool_)
+        self._earlier_tokens, self._used_tokens, self._by_others_tokens = nothing, nothing, nothing
         self._is_stale = np.zeros(0, dtype=np.bool_)
         none = np.zeros((0, 2), dtype=np.int64)
         self._target_micro_per_ms, self._pinned_micro_per_ms, self._right_micro_per_ms = none, none, none
@@ -165,7 +168,7 @@ class Sharing:
             self._is_stale |= self._own.rows.differ(before.rows) | (self._is_leaving != was_leaving)
             self._is_stale |= (self._own.quota_codes != before.quota_codes).any(axis=1)
         else:
-            self._is_spent = moved(self._is_spent, old, new)
+            self._by_others_tokens = moved(self._by_others_tokens, old, new)
             self._is_stale = np.ones(len(new), dtype=np.bool_)
             for name in ("_target_micro_per_ms", "_pinned_micro_per_ms", "_right_micro_per_ms", "_floor_micro_per_ms"):
                 setattr(self, name, moved(getattr(self, name), old, new))
@@ -255,7 +258,7 @@ class Sharing:
         rate_micro_per_ms = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate_micro_per_ms)
         return Share(
             self._own.ids, rate_micro_per_ms, not self._is_fallen, self._earlier_tokens,
-            self._is_spent,
+            self._by_others_tokens,
         )  # fmt: skip
 
     def _taken(self) -> Int64s:
@@ -430,10 +433,12 @@ class Sharing:
             theirs, own = some.at(rows.is_budget), rows.take(budgets)
             ranks = np.concatenate([np.full(len(own), theirs.own_rank), theirs.rank[~theirs.is_dead]])
             unknown = self._peers.unknown(theirs, own.ids)
-            part[budgets, 0], left = divide_budgets(
+            part[budgets, 0], by_others = divide_budgets(
                 own, quota[budgets, 0], theirs.rows, theirs.scope, theirs.is_dead, ranks, unknown
             )
-            self._is_spent[stale[budgets]] = left == 0
+            of_all = self._by_others_tokens
+            of_all[stale[budgets]] = by_others
+            self._by_others_tokens = of_all
         target = self._target_micro_per_ms
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
         self._target_micro_per_ms = target

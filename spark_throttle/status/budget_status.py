@@ -27,8 +27,8 @@ class BudgetStatus:
     """The messages or bytes that it is of."""
 
     used: int
-    """What was used in its window; more than it is of, if a message was larger than what was left, or it was lowered.
-    """
+    """What was used in its window, by all jobs that share it, as far as this one knows; more than it is of, if a
+    message was larger than what was left, or it was lowered."""
 
     left: int
     resets_in_ms: int
@@ -63,7 +63,8 @@ def budgets_by_scope(report: UsageReport, policy: CompiledPolicy) -> BudgetsBySc
             ("job", "job"), *(("tenant", name) for name in policy.tenant_names.to_pylist()),
             *(("resource_group", name) for name in policy.group_names.to_pylist()),
         ]  # fmt: skip
-        found |= zip(names, _of(policy.shared, used.shared_used, used, report.as_of_ms), strict=True)
+        of_all = used.shared_used if used.by_others is None else used.shared_used + used.by_others
+        found |= zip(names, _of(policy.shared, of_all, used, report.as_of_ms), strict=True)
     if used.own_used is not None:
         limits = policy.namespace_limits.take(match(report.names, policy).rule)
         own = _of(limits, used.own_used, used, report.as_of_ms)

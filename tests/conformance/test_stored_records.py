@@ -119,7 +119,7 @@ NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
 TRIPLES = np.array([[0, 2**40, -1], [-7, 5, 2**50]])
 WINDOWS: Final = CalendarWindows(*np.array([[7, 1, 0], [5, 6, 2**41], [8, 9, 2**42]]))
-CLAIMS: Final = BudgetClaims(PAIRS, PAIRS > 0, "5eed")
+CLAIMS: Final = BudgetClaims(PAIRS, PAIRS > 0, 2 * PAIRS, "5eed")
 MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO, 4 * TWO)
 UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),

@@ -28,7 +28,10 @@ def usage_of_two() -> UsageReport:
         np.array([[3, 300], [0, 0]]), 5,
     )  # fmt: skip
     windows = CalendarWindows(*np.array([[7, 1, 0], [5, 6, 2**41], [8, 9, 2**42]]))
-    report = replace(report, budgets=UsedBudgets(windows, np.array([[5], [2**40]]), np.array([[1, 2], [3, 2**53]])))
+    report = replace(
+        report,
+        budgets=UsedBudgets(windows, np.array([[5], [2**40]]), *np.array([[[1, 2], [3, 2**53]], [[0, 1], [2, 0]]])),
+    )
     unset = [each.name for each in fields(UsageReport) if getattr(report, each.name) is None]
     numbers: dict[str, Any] = {name: np.array([at, 2**40]) for at, name in enumerate(unset)}
     return replace(report, **numbers)

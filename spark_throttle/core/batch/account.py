@@ -205,6 +205,7 @@ def report(
         budgets=None if batch.windows is None else UsedBudgets(
             batch.windows, None if plan.spent is None else plan.spent.used[active],
             None if plan.shared.spent is None else plan.shared.spent.used,
+            None if plan.shared.claims is None else plan.shared.claims.by_others,
         ),
     )  # fmt: skip
 

@@ -69,6 +69,9 @@ class BudgetClaims:
     is_spent: Bools
     """Whether all jobs together have used the budget, so that nothing is to be waited for before it begins anew."""
 
+    by_others: Int64s
+    """What other jobs have used, or may have, as far as this one knows; it decides nothing."""
+
     member: str = ""
     """The job among those that share (`sharing.member`): what a copy of its checkpoint has used, this one used."""
 
@@ -83,6 +86,9 @@ class UsedBudgets:
 
     shared_used: Int64s | None = None
     """Shape (scopes, k); `None` if no shared scope has any."""
+
+    by_others: Int64s | None = None
+    """What other jobs used of these, as in `BudgetClaims`; `None` where this job shares none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
