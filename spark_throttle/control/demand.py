@@ -23,10 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.control.shared_guarantees import FIRST_WEIGHT, GuaranteeScopes, guaranteed_demand
 from spark_throttle.core.arithmetic.segments import by_row, name_hash, sums
 from spark_throttle.core.limits.token_bucket import in_micro
-from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.names.matching import Matches, match
+from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import demand_bins
 from spark_throttle.core.usage import UsageReport, by_scope
@@ -195,6 +196,8 @@ class DemandMeter:
         """Hashes of the scopes that are held, ascending, and when each was last wanted."""
 
         self._scopes: tuple[str, SharedScopes] | None = None
+        self._guarantees: tuple[str, GuaranteeScopes] | None = None
+        self._parts: Int64s | None = None
         self.wanted: tuple[Int64s, Int64s] | None = None
         """Demand, shape (scopes, 3), and weight, shape (scopes,), of all shared scopes of the policy that was measured
         last; `None` if none of them has a budget."""
@@ -223,8 +226,21 @@ class DemandMeter:
         )
         self._newest_ms = time_ms
 
-    def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measurement:
-        """Return the present demand and usage of each scope that jobs share and this one holds."""
+    def guarantees(self, policy: CompiledPolicy) -> GuaranteeScopes:
+        """Return the guarantees of a policy that jobs divide."""
+        if self._guarantees is None or self._guarantees[0] != policy.revision:
+            self._guarantees = policy.revision, GuaranteeScopes.of(policy, self._direction)
+        return self._guarantees[1]
+
+    def measure(self, policy: CompiledPolicy, parts: Int64s | None = None, *, now_ms: int) -> Measurement:
+        """Return the present demand and usage of each scope that jobs share and this one holds.
+
+        Parameters
+        ----------
+        parts
+            What this job has of what is guaranteed, as `GuaranteeScopes.parts` returns it.
+        """
+        self._parts = parts
         while len(self._batches) > 1 and self._batches[0].time_ms <= self._batches[-1].time_ms - self._cycle_ms:
             self._batches.popleft()
         scopes = self.scopes(policy)
@@ -313,14 +329,39 @@ class DemandMeter:
         quota = scopes.taken(policy.shared.rate_micro_per_ms)
         available = np.where(quota == UNLIMITED, PLENTY, quota)
         weight = policy.namespace_limits.weight[found.rule]
+        first = self._goes_first(policy, found, rates.demand, scopes, flow, at)
         bin_scope, bin_demand, bin_weight = demand_bins(
-            at[wants], demand.compress(wants, axis=0), weight[flow[wants]], available
+            at[wants], (demand - first).compress(wants, axis=0), weight[flow[wants]], available
         )
+        together = sums(at, first, len(scopes.ids))
+        firsts = np.flatnonzero((together > 0).any(axis=1))
+        if len(firsts):
+            order = np.argsort(np.concatenate([bin_scope, firsts]), kind="stable")
+            bin_scope = np.concatenate([bin_scope, firsts])[order]
+            bin_demand = np.concatenate([bin_demand, together[firsts]])[order]
+            bin_weight = np.concatenate([bin_weight, np.full(len(firsts), FIRST_WEIGHT)])[order]
         used = sums(at, usage, len(scopes.ids))
         bin_row = np.searchsorted(kept, bin_scope)
-        return Measurement(
+        measured = Measurement(
             scopes.ids[kept], quota.take(kept, axis=0), used.take(kept, axis=0), bin_row, bin_demand, bin_weight
         )
+        divided = self.guarantees(policy)
+        return measured.joined(divided.measured(found, rates.demand, weight, policy)) if len(divided.ids) else measured
+
+    def _goes_first(
+        self, policy: CompiledPolicy, found: Matches, demand: Int64s, scopes: SharedScopes, flow: Int64s, at: Int64s
+    ) -> Int64s:
+        """Return what this job guarantees of the demand of flows at the places that they draw on, shape (n, 2)."""
+        if self._parts is None:
+            return np.zeros((len(flow), 2), dtype=np.int64)
+        is_group = scopes.position[at] > len(policy.tenant_names)
+        below = (
+            guaranteed_demand(policy, found, demand, self._parts, level)
+            for level in (Level.TENANT, Level.RESOURCE_GROUP)
+        )
+        of_tenant, of_group = (scopes.pairs(each.take(flow, axis=0), at) for each in below)
+        first = np.where(is_group[:, None], of_group, of_tenant)
+        return np.where(scopes.is_time[at][:, None], 0, first)
 
 
 def _places(shared_scope: Int64s, scopes: SharedScopes, count: int) -> tuple[Int64s, Int64s]:

@@ -34,7 +34,7 @@ from spark_throttle.control.notes import (
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
 from spark_throttle.control.shared_budgets import NamedWindows
-from spark_throttle.control.shared_quotas import SharedQuotas, why_not_shared
+from spark_throttle.control.shared_quotas import PinnedShares, SharedQuotas, why_not_shared
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows
 from spark_throttle.core.measured_time import corrected_balances
@@ -364,8 +364,8 @@ class ControlPlane:
         named = _named(epoch.windows, policy, epoch.reading.wall_ms, epoch.paid_ms)
         shared, share, reports = self._shared, epoch.share_micro_per_ms, self._reports
         if shared is not None and share is not None:
-            is_due = shared.is_due(policy, share, named, now_ms=now_ms, is_waiting=reports.is_waiting)
-            if is_due or shared.are_claims_due(policy, named, epoch.claims):
+            pinned = PinnedShares(share, epoch.claims, epoch.parts_micro_per_ms)
+            if shared.is_due(policy, pinned, named, now_ms=now_ms, is_waiting=reports.is_waiting):
                 return True
             # The decider would pay the whole time since its last batch, though others had the share for a while.
             if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy)].any():
@@ -440,11 +440,11 @@ class ControlPlane:
         windows = windows_at(
             None if left is None else left.windows, policy, wall_ms=moment.reading.wall_ms, paid_ms=now_ms
         )
-        share, claims = None, None
+        share, claims, parts = None, None, None
         if self._shared is not None:
             named = _named(windows, policy, moment.reading.wall_ms, now_ms)
-            lost = None if left is None else left.lost
-            share, claims = self._shared.begin_epoch(policy, named, lost, now_ms=now_ms)
+            pinned = self._shared.begin_epoch(policy, named, None if left is None else left.lost, now_ms=now_ms)
+            share, claims, parts = pinned.rates, pinned.claims, pinned.parts
         if left is None:
             destinations = rates_after(None, None, [], policy, elapsed_ms=0, wall_ms=moment.reading.wall_ms)
             in_force = share if destinations is None else destinations.share(share, len(policy.shared))
@@ -455,7 +455,7 @@ class ControlPlane:
             self._shared.keep_until_repaid(policy, left.balance_micro, share, now_ms=now_ms)
         epoch = Epoch(
             number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, left.time,
-            left.destinations, left.undelivered, windows, claims,
+            left.destinations, left.undelivered, windows, claims, parts,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:

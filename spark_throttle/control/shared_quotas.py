@@ -7,6 +7,8 @@ process that is stopped there for so long spends late what its share had saved, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
@@ -26,6 +28,18 @@ _DESTINATIONS_ARE_NOT_SHARED = (
     "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
     "shares its quotas with others: leave out `destination`, or the exchange"
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PinnedShares:
+    """What an epoch pins of the quotas that jobs share."""
+
+    rates: Int64s
+    """Shape (scopes, 3), as `SharedQuotas.rates` returns them."""
+
+    claims: BudgetClaims | None = None
+    parts: Int64s | None = None
+    """What the job has of what is guaranteed (`shared_buckets.guaranteed_rates`)."""
 
 
 class SharedQuotas:
@@ -77,33 +91,40 @@ class SharedQuotas:
     def _measure(
         self, policy: CompiledPolicy, named: NamedWindows | None, lost: BudgetClaims | None = None, *, now_ms: int
     ) -> None:
-        measured = self._meter.measure(policy, now_ms=now_ms)
+        measured = self._meter.measure(policy, self.parts(policy), now_ms=now_ms)
         if named is not None:
             measured = measured.joined(self._budgets.measure(policy, named, self._meter.wanted, lost))
         self._keeper.measure(measured)
         self._measured_ms, self._is_new = now_ms, False
 
-    def are_claims_due(self, policy: CompiledPolicy, named: NamedWindows | None, pinned: BudgetClaims | None) -> bool:
-        """Return whether what this job may use of budgets differs so much from what an epoch pins; after `is_due`."""
-        if named is None:
-            return False
-        now = self._budgets.claims(policy, named, self._keeper.share())
-        return pinned is None or self._budgets.is_due(policy, named, pinned, now)
+    def parts(self, policy: CompiledPolicy) -> Int64s | None:
+        """Return what this job has of what the policy guarantees (`shared_buckets.guaranteed_rates`)."""
+        return self._meter.guarantees(policy).parts(policy, self._keeper.share())
 
     def is_due(
-        self, policy: CompiledPolicy, pinned: Int64s, named: NamedWindows | None = None, *, now_ms: int,
+        self, policy: CompiledPolicy, pinned: PinnedShares, named: NamedWindows | None = None, *, now_ms: int,
         is_waiting: bool,
     ) -> bool:  # fmt: skip
-        """Return whether the rates differ so much from those that an epoch pins that another epoch is needed.
+        """Return whether the shares differ so much from those that an epoch pins that another epoch is needed.
 
         Other jobs wait for a rate that shrinks. A rate that grows is needed by rows that wait or, if it grows by much,
         by rows that may come.
         """
-        rate = self.rates(policy, named, now_ms=now_ms)
-        if self.may_go_on or (rate < pinned).any():
+        pairs = [(self.rates(policy, named, now_ms=now_ms), pinned.rates, policy.shared.rate_micro_per_ms)]
+        parts = self.parts(policy)
+        if parts is not None and policy.guarantees is not None:
+            if pinned.parts is None:
+                return True
+            pairs.append((parts, pinned.parts, policy.guarantees.rate_micro_per_ms))
+        if self.may_go_on or any((now < before).any() for now, before, _ in pairs):
             return True
-        least = np.where(is_waiting, 0, np.maximum(policy.shared.rate_micro_per_ms // _NOTABLE_PART, 0))
-        return bool((rate - pinned > least).any())
+        for now, before, quota in pairs:
+            if (now - before > np.where(is_waiting, 0, np.maximum(quota // _NOTABLE_PART, 0))).any():
+                return True
+        if named is None:
+            return False
+        claims = self._budgets.claims(policy, named, self._keeper.share())
+        return pinned.claims is None or self._budgets.is_due(policy, named, pinned.claims, claims)
 
     @property
     def may_go_on(self) -> bool:
@@ -121,8 +142,8 @@ class SharedQuotas:
     def begin_epoch(
         self, policy: CompiledPolicy, named: NamedWindows | None = None, lost: BudgetClaims | None = None, *,
         now_ms: int,
-    ) -> tuple[Int64s, BudgetClaims | None]:  # fmt: skip
-        """Return the rates to pin in an epoch, as `rates` does, and claims; from now on the job counts as using them.
+    ) -> PinnedShares:  # fmt: skip
+        """Return what to pin in an epoch; from now on the job counts as using it.
 
         Parameters
         ----------
@@ -133,7 +154,7 @@ class SharedQuotas:
         share, steady_ms = self._keeper.begin_pin()
         self._pinning = share, steady_ms, now_ms
         claims = None if named is None else self._budgets.claims(policy, named, share)
-        return self._by_scope(policy, share), claims
+        return PinnedShares(self._by_scope(policy, share), claims, self._meter.guarantees(policy).parts(policy, share))
 
     def end_epoch(self, file: str) -> None:
         """Note that the epoch is written: its rates are now all that the job uses."""

@@ -116,6 +116,9 @@ class Epoch:
     claims: BudgetClaims | None = None
     """As in `state.ControlRow`."""
 
+    parts_micro_per_ms: Int64s | None = None
+    """As in `state.ControlRow`."""
+
     @property
     def may_return(self) -> bool:
         """Whether rows that leave in its batches may come back: what became of them is said with the next epoch."""
@@ -140,5 +143,5 @@ class Epoch:
             self.share_in_force(len(policy.shared)), self.earns_until_ms,
             None if self.time is None else self.time.measured, self.undelivered,
             None if self.destinations is None else self.destinations.given_up(policy), self.windows,
-            self.claims,
+            self.claims, self.parts_micro_per_ms,
         )  # fmt: skip

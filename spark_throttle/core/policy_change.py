@@ -84,7 +84,7 @@ def under_epoch(
         state = replace(state, shared=shared)
     else:
         state = carried(state, before, after, now_ms=now_ms, earns_until_ms=row.earns_until_ms)
-    shared = state.shared.under(after, row.share_micro_per_ms, row.claims)
+    shared = state.shared.under(after, row.share_micro_per_ms, row.claims, row.parts_micro_per_ms)
     unavailable = np.zeros(0, dtype=np.int64) if row.unavailable is None else row.unavailable
     state = replace(state, shared=shared, epoch=row.epoch, unavailable=unavailable)
     return charged(state, sent_again, after) if moves and len(state.left) else state

@@ -8,8 +8,9 @@ shares sum to no more than the quota. A bucket whose share grows fills up from i
 shrinks is cut to its smaller burst. No bucket gains tokens when shares change. A share of 0 admits nothing, and keeps a
 debt.
 
-What is guaranteed of these buckets (`fair.guarantees`) has its balances beside them. Of a guarantee a job earns the
-least part that it has of the quotas on the guarantee's way. So what it guarantees to all sums to no more than it has.
+What is guaranteed of these buckets (`fair.guarantees`) has its balances beside them. Jobs that share quotas divide what
+is guaranteed, and each guarantees its part, as far as it has that of the quotas on the way: what it guarantees below a
+scope sums to no more than its share. Of processing time it guarantees the least part that it has of these quotas.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import WHOLE, quotient, times
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.limits.budgets import BudgetClaims, Budgets, Spent
 from spark_throttle.core.limits.token_bucket import debit, full, in_micro, refill, throttle_time_ms
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Level
 
 _SHARE_BITS = 30
 
@@ -57,8 +58,17 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
     return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst))
 
 
-def guaranteed_rates(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Int64s:
-    """Return the rates that a job guarantees with its shares, shape (guarantees, 3); `UNLIMITED` where none is said."""
+def guaranteed_rates(
+    policy: CompiledPolicy, share_micro_per_ms: Int64s | None, parts_micro_per_ms: Int64s | None = None
+) -> Int64s:
+    """Return the rates that a job guarantees with its shares, shape (guarantees, 3); `UNLIMITED` where none is said.
+
+    Parameters
+    ----------
+    parts_micro_per_ms
+        Shape (guarantees, 3): what it has of what is guaranteed, `UNLIMITED` where that is not divided; `None` if
+        nothing is.
+    """
     assert policy.guarantees is not None  # noqa: S101 - asked of a policy that has any
     rate = policy.guarantees.rate_micro_per_ms
     if share_micro_per_ms is None:
@@ -69,7 +79,30 @@ def guaranteed_rates(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) 
         quota > 0, quotient(np.minimum(np.maximum(share_micro_per_ms, 0), quota), quota, _SHARE_BITS), WHOLE
     )
     part = np.append(part, np.full((1, part.shape[1]), WHOLE), axis=0)[policy.guarantees.way].min(axis=1)
-    return np.where(rate > 0, times(np.maximum(rate, 0), part), rate)
+    scaled = np.where(rate > 0, times(np.maximum(rate, 0), part), rate)
+    if parts_micro_per_ms is None:
+        return scaled
+    wanted = np.where((rate > 0) & (parts_micro_per_ms >= 0), np.minimum(rate, parts_micro_per_ms), scaled)
+    return np.where(parts_micro_per_ms >= 0, _within_shares(policy, share_micro_per_ms, wanted), scaled)
+
+
+def _within_shares(policy: CompiledPolicy, share_micro_per_ms: Int64s, wanted: Int64s) -> Int64s:
+    """Return guaranteed rates, scaled down where those below a scope sum to more than a job's share of it."""
+    assert policy.guarantees is not None  # noqa: S101 - asked of a policy that has any
+    level, way = policy.guarantees.level, policy.guarantees.way
+    of_tenants = way[level == Level.TENANT]
+    is_covered = (level == Level.NAMESPACE) & np.isin(
+        way[:, 0] * len(policy.shared) + way[:, 1], of_tenants[:, 0] * len(policy.shared) + of_tenants[:, 1]
+    )
+    found, shared = wanted, policy.shared
+    for above, is_below in ((1, (level < Level.RESOURCE_GROUP) & ~is_covered), (0, level == Level.NAMESPACE)):
+        total = sums(way[is_below, above] + 1, np.maximum(wanted[is_below], 0), len(shared) + 1)[1:]
+        has = np.where(shared.is_limited, np.maximum(share_micro_per_ms, 0), total)
+        part = np.where(total > has, quotient(np.minimum(has, total), np.maximum(total, 1), _SHARE_BITS), WHOLE)
+        part = np.append(part, np.full((1, part.shape[1]), WHOLE), axis=0)[way[:, above]]
+        part[level >= Level.TENANT + above] = WHOLE
+        found = np.minimum(found, times(np.maximum(wanted, 0), part))
+    return np.where(wanted < 0, wanted, found)
 
 
 def _in_proportion(burst: Int64s, share: Int64s, rate: Int64s) -> Int64s:
@@ -99,6 +132,9 @@ class SharedBuckets:
 
     claims: BudgetClaims | None = None
     """What this job may use of the budgets; `None` if it has them to itself."""
+
+    parts_micro_per_ms: Int64s | None = None
+    """What it has of what is guaranteed (`guaranteed_rates`)."""
 
     @classmethod
     def full(cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int) -> SharedBuckets:
@@ -152,15 +188,18 @@ class SharedBuckets:
             return None
         if held is None:
             held = np.zeros_like(guarantees.rate_micro_per_ms)
-        rate = np.maximum(guaranteed_rates(policy, self.share_micro_per_ms), 0)
+        rate = np.maximum(guaranteed_rates(policy, self.share_micro_per_ms, self.parts_micro_per_ms), 0)
         earned = rate * np.minimum(elapsed_ms, guarantees.earning_ms)
         return np.minimum(held + earned, rate * guarantees.burst_ms[:, None])
 
     def under(
-        self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, claims: BudgetClaims | None = None
-    ) -> SharedBuckets:
+        self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, claims: BudgetClaims | None = None,
+        parts_micro_per_ms: Int64s | None = None,
+    ) -> SharedBuckets:  # fmt: skip
         """Return these buckets with what a new epoch pins; a balance is cut to its new burst."""
-        pinned = replace(self, share_micro_per_ms=share_micro_per_ms, claims=claims)
+        pinned = replace(
+            self, share_micro_per_ms=share_micro_per_ms, claims=claims, parts_micro_per_ms=parts_micro_per_ms
+        )
         return pinned.refilled(policy, now_ms=self.as_of_ms)
 
     def debited(self, taken: Int64s, policy: CompiledPolicy, floor_micro: Int64s | int) -> SharedBuckets:

@@ -250,6 +250,9 @@ class ControlRow:
     claims: BudgetClaims | None = None
     """As in `SharedBuckets`."""
 
+    parts_micro_per_ms: Int64s | None = None
+    """As in `SharedBuckets`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeciderState:

@@ -215,7 +215,9 @@ def observed_levels(
     quota = policy.shared.rate_micro_per_ms
     in_force = under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
     guaranteed = (
-        None if policy.guarantees is None else guaranteed_rates(policy, epoch.share_in_force(len(policy.shared)))
+        None
+        if policy.guarantees is None
+        else guaranteed_rates(policy, epoch.share_in_force(len(policy.shared)), epoch.parts_micro_per_ms)
     )
     observed, budgets = [], budgets_by_scope(last, policy)
     for level, time in zip(levels, times, strict=True):

@@ -246,7 +246,8 @@ def _read_batch(directory: Directory) -> Status:
     time = time_of_epoch(directory, newest)
     times = {} if time is None else time.by_scope()
     share = newest.share_in_force(len(policy.shared)) if newest and newest.revision == policy.revision else None
-    guaranteed, scopes = _guaranteed(policy, share), []
+    parts = newest.parts_micro_per_ms if newest and newest.revision == policy.revision else None
+    guaranteed, scopes = _guaranteed(policy, share, parts), []
     budgets = budgets_by_scope(report, policy)
     for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
@@ -265,7 +266,7 @@ def _read_batch(directory: Directory) -> Status:
 
 
 def _guaranteed(
-    policy: CompiledPolicy, share_micro_per_ms: Int64s | None
+    policy: CompiledPolicy, share_micro_per_ms: Int64s | None, parts_micro_per_ms: Int64s | None
 ) -> dict[tuple[str, str], tuple[float | None, float | None]]:
     """Return what a job with these shares guarantees, by the levels and the names of scopes as they are shown."""
     if policy.guarantees is None:
@@ -275,7 +276,7 @@ def _guaranteed(
         policy.guarantees.level.tolist(),
         policy.guarantees.scope.tolist(),
         policy.guarantees.rule.tolist(),
-        guaranteed_rates(policy, share_micro_per_ms),
+        guaranteed_rates(policy, share_micro_per_ms, parts_micro_per_ms),
         strict=True,
     )
     found = [

@@ -128,7 +128,7 @@ STATE: Final = DeciderState(
     5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO,
                  Spent(PAIRS, 2 * PAIRS)),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
-    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES, Spent(PAIRS, 3 * PAIRS), CLAIMS), 7,
+    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES, Spent(PAIRS, 3 * PAIRS), CLAIMS, 4 * TRIPLES), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
     Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
 )  # fmt: skip
@@ -147,11 +147,11 @@ BLOCKS: Final[list[Any]] = [
     usage_of_two(),
     usage_of_two().head,
     ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS,
-               CLAIMS),
+               CLAIMS, 3 * TRIPLES),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TRIPLES, TWO,
         SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
-        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS,
+        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS, 3 * TRIPLES,
     ),
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     Delivery(

@@ -16,7 +16,7 @@ import pytest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.shared_quotas import PinnedShares, SharedQuotas
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport, by_scope
@@ -86,11 +86,16 @@ class DrawnShares:
         rates[1:] = np.where(rates[1:] > 0, rates[1:] * self.quarters // 4, rates[1:])
         return rates
 
-    def is_due(self, policy: CompiledPolicy, pinned: Int64s, *, now_ms: int, is_waiting: bool) -> bool:
-        return bool((self.rates(policy) != pinned).any())
+    def is_due(
+        self, policy: CompiledPolicy, pinned: PinnedShares, named: None, *, now_ms: int, is_waiting: bool
+    ) -> bool:
+        return bool((self.rates(policy) != pinned.rates).any())
 
-    def begin_epoch(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
-        return self.rates(policy)
+    def begin_after(self, claims: None) -> None:
+        pass
+
+    def begin_epoch(self, policy: CompiledPolicy, named: None, lost: None, *, now_ms: int) -> PinnedShares:
+        return PinnedShares(self.rates(policy))
 
     def end_epoch(self, file: str) -> None:
         self.pinned_file, self.lapsed_ms = file, None

@@ -74,18 +74,9 @@ class Claims:
             room[d][guarantees.rate_micro_per_ms[:, d] == 0] = -1
         scopes, rule = matches.shared_scope[flow], matches.rule[flow]
         lacks = np.append(is_short, False)[scopes]
-        of_leaf = np.full((len(_HEIGHTS), len(flow)), -1, dtype=np.int64)
+        of_leaf = guarantees_of(guarantees, scopes, rule)
         for height, level in enumerate(_HEIGHTS):
-            at = np.flatnonzero(guarantees.level == level)
-            if len(at):
-                key, own = (
-                    (rule, guarantees.rule) if level == Level.NAMESPACE else (scopes[:, level - 1], guarantees.scope)
-                )
-                found = _found(key, own[at], at)
-                is_there = np.logical_or.reduce(lacks[:, level:], axis=1) & (found >= 0)
-                if level == Level.TENANT:  # its node in another group has no claim
-                    is_there &= guarantees.way[found, 1] == scopes[:, 1]
-                of_leaf[height] = np.where(is_there, found, -1)
+            of_leaf[height, ~np.logical_or.reduce(lacks[:, level:], axis=1)] = -1
         return cls(guarantees, of_leaf, room)
 
     @property
@@ -107,6 +98,25 @@ class Claims:
         waits = np.zeros(len(self.guarantees) + 1, dtype=np.bool_)
         waits[self.of_leaf[:, is_behind]] = True
         return np.where(waits[:-1, None], after, np.minimum(after, 0))
+
+
+def guarantees_of(guarantees: Guarantees, scopes: Int64s, rule: Int64s) -> Int64s:
+    """Return what is guaranteed to each flow's namespace, tenant and group, shape (3, flows); -1 for nothing.
+
+    Parameters
+    ----------
+    scopes, rule
+        Of each flow, as in `Matches`.
+    """
+    found = np.full((len(_HEIGHTS), len(rule)), -1, dtype=np.int64)
+    for height, level in enumerate(_HEIGHTS):
+        at = np.flatnonzero(guarantees.level == level)
+        if len(at):
+            key, own = (rule, guarantees.rule) if level == Level.NAMESPACE else (scopes[:, level - 1], guarantees.scope)
+            found[height] = _found(key, own[at], at)
+            if level == Level.TENANT:  # its node in another group has no claim
+                found[height, guarantees.way[found[height], 1] != scopes[:, 1]] = -1
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,60 @@
+"""What is guaranteed goes where the rows are, over jobs: within a lease, and in all jobs together no more."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from spark_throttle.core.shared_buckets import guaranteed_rates
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.testing import SimulatedJob
+from spark_throttle.testing.simulation.exchange import SimulatedExchange
+
+SETTINGS: Final = ShareSettings(interval_ms=1_000, lease_ms=10_000)
+GUARANTEED: Final = 40
+
+
+def policies() -> dict[str, Any]:
+    group = {"publish": {"messages_per_second": 100, "burst_seconds": 1}}
+    acme = {"publish": {"guaranteed_messages_per_second": GUARANTEED}}
+    return {
+        "version": 1, "resource_groups": {"gold": group}, "defaults": {"resource_group": "gold"},
+        "tenants": {"acme": acme},
+    }  # fmt: skip
+
+
+def admitted(job: SimulatedJob, tenant: str) -> int:
+    return sum(str(row.namespace).startswith(tenant) for row in job.admitted)
+
+
+def run(jobs: list[SimulatedJob], rows: list[list[str]], rounds: int) -> None:
+    """Offer each job its rows, in rounds of half a second."""
+    for _ in range(rounds):
+        jobs[0].pass_time(500)
+        for job, names in zip(jobs, rows, strict=True):
+            job.offer([(name, 1) for name in names])
+            job.trigger(0)
+
+
+def in_force(job: SimulatedJob) -> int:
+    """Return the rate that the newest epoch of a job guarantees to acme, in messages a second."""
+    assert job._running is not None
+    plane = job._running._reader.plane()
+    epoch = plane._planned
+    assert epoch is not None
+    policy = plane.epochs.policy(epoch)
+    return int(guaranteed_rates(policy, epoch.share_micro_per_ms, epoch.parts_micro_per_ms)[0, 0]) // 1000
+
+
+def test_a_job_that_had_little_of_a_group_has_what_its_rows_are_guaranteed_within_a_lease() -> None:
+    exchange = SimulatedExchange(SETTINGS)
+    jobs = [SimulatedJob(policies(), exchange=exchange) for _ in range(2)]
+    flood = [f"t{n}/a" for n in range(60)] * 2
+    run(jobs, [flood, []], 16)
+    assert in_force(jobs[1]) <= GUARANTEED
+    run(jobs, [flood, ["acme/a"] * 60], SETTINGS.lease_ms // 500)
+    before = admitted(jobs[1], "acme")
+    run(jobs, [flood, ["acme/a"] * 60], 8)
+    assert admitted(jobs[1], "acme") - before >= 4 * GUARANTEED - 2
+    assert in_force(jobs[1]) >= GUARANTEED - 2
+    assert in_force(jobs[0]) + in_force(jobs[1]) <= GUARANTEED
+    assert admitted(jobs[0], "t") > 0
