@@ -47,6 +47,7 @@ from spark_throttle.status.explanation import (
     level_of,
     namespace_of_tenant,
     observed_levels,
+    standing_backlog,
 )
 from spark_throttle.status.liveness import Liveness, SignWatch, life_in_words, problem_in_words
 from spark_throttle.status.status import DestinationStatus, destinations_of
@@ -180,6 +181,9 @@ def explain_job(
     seen = last_batch_of(batch, last, flows_of(last, namespace, is_tenant=waiting is not None))
     passed = levels if waiting is None else waiting.passed(levels)
     predicted_ms, reasons = _prediction(passed, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
+    if seen.waiting[0]:
+        told = [each for each in passed if is_wide or each.level in OF_ONE_TENANT]
+        reasons = (*reasons, *standing_backlog(told, policy, last, of_last))
     if waiting is not None:
         held = tuple(waiting.told(last, own, levels, is_wide=is_wide))
         explained = replace(explained, namespaces=held, waiting_namespaces=waiting.count)

@@ -294,12 +294,37 @@ def _own_micro(report: UsageReport, namespace: str) -> Int64s | None:
 
 
 def _waiting(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Int64s:
-    if level.level == "namespace":
-        rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
-    else:
-        rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
-    total: Int64s = report.waiting[rows].sum(axis=0)
+    total: Int64s = report.waiting[_rows(report, found, level, scope)].sum(axis=0)
     return total
+
+
+def _rows(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Bools:
+    """Return which namespaces of a report pass through a level."""
+    if level.level == "namespace":
+        is_it: Bools = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
+        return is_it
+    return found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
+
+
+def standing_backlog(
+    levels: Sequence[LevelExplanation], policy: CompiledPolicy, last: UsageReport, found: Matches
+) -> tuple[str, ...]:
+    """Return a note if the level that lets its backlog go last was offered as much in the last batch as left it."""
+    level = max(levels, key=lambda each: each.release_ms or 0, default=None)
+    if level is None or not level.release_ms or level.waiting is None:
+        return ()
+    rows = _rows(last, found, level, position_of(policy, level.level, level.scope))
+    offered, left = (
+        int(each[rows, Dimension.MESSAGES].sum()) for each in (last.offered, last.admitted + last.rejected)
+    )
+    waits = level.waiting[0]
+    if not 0 < left <= offered or waits <= offered - left:  # nothing waited before
+        return ()
+    where = f"{level.level.replace('_', ' ')} {level.scope}"
+    said = (
+        f"the last batch brought {where} {offered} messages, and {left} left: while it is offered what its quota lets"
+    )
+    return (f"{said} pass, this backlog of {waits} does not shrink",)
 
 
 def _release_ms(waiting: Int64s, balance_micro: Int64s, rates: Int64s) -> int | None:

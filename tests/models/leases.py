@@ -154,7 +154,7 @@ class Leases(Model[State]):
         if r.is_superseded:
             return put_run(s, r)
         is_shown = shown == r.mark and r.is_born
-        if shown == NO_MARK and not r.is_established and "shown until it vanishes" not in self.without:
+        if shown == NO_MARK and not r.is_established:
             r = r._replace(shown_at=None)
         for report in others:
             r = self._seen(r, report if r.uses else report._replace(claim=0, floor=0))

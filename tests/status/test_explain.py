@@ -14,7 +14,7 @@ import pytest
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH, Epochs, newest_epoch, policy_of_epoch
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.reports import write_report
+from spark_throttle.control.reports import newest_batch, report_of, write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.names import matching
@@ -331,3 +331,18 @@ def test_rejected_namespace_says_by_which_quota(tmp_path: Path) -> None:
     found = run_batch(tmp_path, ["shut/y"] * 7 + ["acme/x"] * 7)
     assert "rejected by the quota of namespace shut/y in bytes" in found.notes
     assert not [note for note in explain_job(str(tmp_path), "acme/x").notes if "rejected" in note]
+
+
+def test_backlog_that_does_not_shrink_is_told(tmp_path: Path) -> None:
+    run_batch(tmp_path, ["acme/x"] * 7)
+    assert not any("does not shrink" in note for note in explain_job(str(tmp_path), "acme/x").notes)
+    directory = Directory(str(tmp_path))
+    batch = newest_batch(directory)
+    last = report_of(directory, batch)
+    assert last is not None
+    later = replace(last, offered=last.admitted)  # as much came as left
+    write_report(directory, batch + 1, pack_usage(later))
+    (said,) = (note for note in explain_job(str(tmp_path), "acme/x").notes if "does not shrink" in note)
+    left, waits = (int(each[:, 0].sum()) for each in (last.admitted, last.waiting))
+    assert f"brought resource group gold {left} messages, and {left} left" in said
+    assert f"backlog of {waits} " in said
