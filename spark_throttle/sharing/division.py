@@ -13,7 +13,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Bools, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import max_min
-from spark_throttle.sharing.budget_claims import is_news_of_budgets
+from spark_throttle.sharing.budget_claims import divide_budgets, is_news_of_budgets
 from spark_throttle.sharing.pip82 import drifted, proportional, residual, steal
 from spark_throttle.sharing.report import ScopeRows
 from spark_throttle.sharing.settings import ShareSettings
@@ -98,6 +98,27 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         usage = np.concatenate([decode(own.usage), decode(rows.usage)])
         part = _by_usage(settings, scope, usage, whole)
     return np.where(whole == PLENTY, 0, np.minimum(part, whole)), members
+
+
+def divide_all(
+    settings: ShareSettings, own: ScopeRows, quota: Int64s, others: OtherSeats, unknown: Int64s
+) -> tuple[Int64s, Members, Int64s]:
+    """Return what `divide` does, with this job's parts of budgets; and what others used of each, shape (scopes,).
+
+    Parameters
+    ----------
+    unknown
+        What runs may have used of budgets that their successors do not know of, shape (scopes,).
+    """
+    part, members = divide(settings, own, quota, others)
+    by_others, budgets = np.zeros(len(own), dtype=np.int64), np.flatnonzero(own.is_budget)
+    if len(budgets):
+        some = others.at(own.is_budget)
+        rank = np.concatenate([np.full(len(budgets), some.own_rank), some.rank[~some.is_dead]])
+        part[budgets, 0], by_others[budgets] = divide_budgets(
+            own.take(budgets), quota[budgets, 0], some.rows, some.scope, some.is_dead, rank, unknown[budgets]
+        )
+    return part, members, by_others
 
 
 def floors(settings: ShareSettings, quota: Int64s, members: Members) -> Int64s:

@@ -229,6 +229,8 @@ class Peers:
         A run that lost its register, and whose checkpoint was put back, learns it from those who remember.
         """
         found = self.carried(ids)
+        if not seats.rows.is_budget.any():
+            return found
         told = np.where(seats.rows.is_budget, decode(seats.rows.usage[:, 1]), 0)
         np.maximum.at(found, seats.scope, told)
         return found

@@ -25,8 +25,8 @@ import numpy as np
 from spark_throttle.core.arithmetic.rate_codes import CodedRates, Codes, ceiling, decode, encode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Int64s
-from spark_throttle.sharing.budget_claims import divide_budgets, used_by_runs
-from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kept
+from spark_throttle.sharing.budget_claims import used_by_runs
+from spark_throttle.sharing.division import OtherSeats, divide_all, floors, most_kept
 from spark_throttle.sharing.own_scopes import OtherRuns, OwnScopes, PublishedClaim
 from spark_throttle.sharing.peers import News, Peer, Peers, Share, Update, Visit
 from spark_throttle.sharing.report import (
@@ -85,9 +85,6 @@ class Sharing:
 
     _used_tokens = CodedRates()
     """What this run has used of them, as the job told last."""
-
-    _by_others_tokens = CodedRates()
-    """What other jobs have used of them, or may have, as far as their reports tell."""
 
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         self.settings = settings
@@ -427,18 +424,10 @@ class Sharing:
         if not len(stale):
             return
         rows, quota, some = self._own.rows.take(stale), self._own.quota.take(stale, axis=0), others.at(self._is_stale)
-        part, self._members[stale] = divide(self.settings, rows, quota, some)
-        budgets = np.flatnonzero(rows.is_budget)
-        if len(budgets):
-            theirs, own = some.at(rows.is_budget), rows.take(budgets)
-            ranks = np.concatenate([np.full(len(own), theirs.own_rank), theirs.rank[~theirs.is_dead]])
-            unknown = self._peers.unknown(theirs, own.ids)
-            part[budgets, 0], by_others = divide_budgets(
-                own, quota[budgets, 0], theirs.rows, theirs.scope, theirs.is_dead, ranks, unknown
-            )
-            of_all = self._by_others_tokens
-            of_all[stale[budgets]] = by_others
-            self._by_others_tokens = of_all
+        unknown = self._peers.unknown(some, rows.ids)
+        part, self._members[stale], self._by_others_tokens[stale] = divide_all(
+            self.settings, rows, quota, some, unknown
+        )
         target = self._target_micro_per_ms
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
         self._target_micro_per_ms = target

@@ -30,7 +30,7 @@ MENDS: Final = (
         (
             (
                 "core/batch/rows_behind.py",
-                "        rejects &= ~np.append(batch.shared.is_unleased(batch.policy), False)[stops.scope]\n",
+                "        rejects &= ~np.append(plan.shared.is_unleased(batch.policy), False)[stops.scope]\n",
                 "",
             ),
         ),
