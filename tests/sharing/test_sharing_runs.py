@@ -231,6 +231,22 @@ def test_follower_waits_two_margins_from_the_last_sign_of_the_one_before() -> No
 
 
 @pytest.mark.slow
+def test_run_whose_register_vanished_waits_anew_for_the_one_before_which_may_not_have_seen_it() -> None:
+    world = world_of(5 * QUOTA)
+    clone = clone_of(world, world.jobs[0], 0)
+    clone.trigger(world.now_ms)
+    visit(world, clone, 10)
+    visit(world, clone, 10)
+    shown_ms = world.now_ms
+    while world.now_ms < shown_ms + 3 * MARGIN_MS // 2:
+        visit(world, clone, 100)
+    world.store.delete(world.now_ms)
+    while world.now_ms < shown_ms + 3 * MARGIN_MS:
+        visit(world, clone, 100)
+        assert world.used()[1] == 0
+
+
+@pytest.mark.slow
 def test_answers_to_another_run_of_one_incarnation_do_not_count() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     before, other = world.jobs
