@@ -429,6 +429,41 @@ def test_run_removes_the_registers_of_those_before_it_and_no_others() -> None:
     assert sum(name.endswith(".base") for name in exchange.objects) == 1
 
 
+def of_an_hour(publisher: Publisher, claims: dict[int, int]) -> None:
+    """Publish claims of budgets of an hour."""
+    rows = rows_of(claims)
+    rows = replace(rows, period=np.ones_like(rows.period))
+    publisher.number += 1
+    mark = Mark(1, publisher.run, publisher.number)
+    report = ShareReport(publisher.member, publisher.member, mark, 0, {}, rows, ShareSettings().terms)
+    publisher.register.publish(Update(report, rows, np.zeros(0, dtype=np.int64)))
+
+
+def test_report_that_claims_a_budget_stands_until_its_windows_have_surely_ended() -> None:
+    exchange, now_ms = MemoryExchange(), [0]
+    of_an_hour(Publisher(exchange), {1: 5})
+    register = reader(exchange, lambda: now_ms[0])
+    for now_ms[0] in (0, 3 * 3_600_000 - 1):
+        assert register.read(ids(1)).reports.keys() == {"a"}
+    now_ms[0] = 3 * 3_600_000
+    assert not register.read(ids(1)).reports
+    assert not exchange.objects
+
+
+@pytest.mark.parametrize(("shared", "stands"), [((1, 2), False), ((1,), True)])
+def test_register_of_an_earlier_run_stays_while_it_claims_a_budget_that_this_run_does_not_share(
+    shared: tuple[int, ...], stands: bool
+) -> None:
+    exchange = MemoryExchange()
+    of_an_hour(Publisher(exchange, run=7), {1: 5, 2: 6})
+    own = Publisher(exchange, run=8)
+    own.publish({1: 1})
+    found = own.register.read(ids(*shared))
+    assert found.reports["a.7"].rows.amount.tolist() == [5, 6][: len(shared)]
+    own.register.remove_before(Mark(1, 8, 1))
+    assert ("a.7.head" in exchange.objects) == stands
+
+
 def test_base_of_a_job_that_started_a_million_times_is_read() -> None:
     exchange = MemoryExchange()
     publisher = Publisher(exchange, run=2**62 - 1)
