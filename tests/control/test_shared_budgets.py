@@ -20,7 +20,7 @@ from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.effort import IS_SEARCH
 
 HOUR_MS: Final = 3_600_000
-BUDGET: Final = 60
+BUDGET: Final = 24
 
 
 def policies(on_excess: str = "delay", key: str = "messages_per_hour") -> dict[str, Any]:
@@ -86,10 +86,10 @@ START_IN_HOUR_MS: Final = 1_760_000_000_000 % HOUR_MS
 
 def test_jobs_together_admit_exactly_their_budget_and_again_in_the_next_hour() -> None:
     jobs = Jobs(2)
-    jobs.run(14)
+    jobs.run(13)
     assert list(jobs.used.values()) == [BUDGET]
     jobs.exchange.time.pass_by(HOUR_MS)
-    jobs.run(14, rows=0)
+    jobs.run(13, rows=0)
     assert list(jobs.used.values()) == [BUDGET, BUDGET]
 
 
@@ -97,12 +97,13 @@ def test_excess_waits_while_something_is_left_for_any_job_and_is_rejected_when_a
     jobs = Jobs(2, policies("reject"))
     jobs.run(2)
     assert not any(job.rejected for job in jobs.jobs)
-    jobs.run(14)
+    jobs.run(13)
     assert jobs.last == BUDGET
     assert all(job.rejected for job in jobs.jobs)
     assert {each.dimension for job in jobs.jobs for each in job.rejected} == {"messages_per_hour"}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_a_job_claimed_that_dies_counts_as_used_and_all_else_is_given_out() -> None:
     jobs = Jobs(2)
@@ -116,7 +117,7 @@ def test_what_a_job_claimed_that_dies_counts_as_used_and_all_else_is_given_out()
     assert used == BUDGET - claimed
     jobs.exchange.time.pass_by(120 * jobs.exchange.settings.lease_ms)  # its share of rates is free by now
     jobs.start()
-    jobs.run(10)
+    jobs.run(13)
     assert len(jobs.jobs[0].admitted) + len(jobs.jobs[1].admitted) == used
 
 
@@ -139,15 +140,15 @@ def test_a_job_that_starts_again_goes_on_with_what_is_left() -> None:
         jobs.count(jobs.jobs[0], jobs.jobs[0].restart(100))
         jobs.run(6)
     assert before < jobs.last <= BUDGET
-    assert jobs.last > BUDGET * 2 // 3
+    assert jobs.last > BUDGET // 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6 if IS_SEARCH else 2))
+@pytest.mark.parametrize("seed", range(8 if IS_SEARCH else 1))
 def test_no_hour_has_more_than_its_budget_whatever_happens_to_jobs(seed: int) -> None:
     draw = random.Random(seed)
     jobs = Jobs(2)
-    for _ in range(40):
+    for _ in range(25):
         job, what = draw.choice(jobs.jobs or [jobs.start()]), draw.random()
         if job.is_down:
             jobs.run_one(job, partial(job.restart, draw.choice([0, 3_000])))

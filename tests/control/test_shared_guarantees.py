@@ -48,8 +48,8 @@ def in_force(job: SimulatedJob) -> int:
 def test_a_job_that_had_little_of_a_group_has_what_its_rows_are_guaranteed_within_a_lease() -> None:
     exchange = SimulatedExchange(SETTINGS)
     jobs = [SimulatedJob(policies(), exchange=exchange) for _ in range(2)]
-    flood = [f"t{n}/a" for n in range(60)] * 2
-    run(jobs, [flood, []], 16)
+    flood = [f"t{n}/a" for n in range(60)]
+    run(jobs, [flood, []], 12)
     assert in_force(jobs[1]) <= GUARANTEED
     run(jobs, [flood, ["acme/a"] * 60], SETTINGS.lease_ms // 500)
     before = admitted(jobs[1], "acme")
