@@ -114,7 +114,11 @@ def guaranteed_demand(policy: CompiledPolicy, matches: Matches, demand: Int64s, 
     at = own if level == Level.TENANT else np.where(of_tenant >= 0, of_tenant, own)
     rows = np.flatnonzero(at >= 0)
     total = sums(at[rows], demand.take(rows, axis=0), len(parts))
-    most = np.where((parts == UNLIMITED) | (total == 0), WHOLE, quotient(np.minimum(parts, total), total, FACTOR_BITS))
+    most = np.where(
+        (parts == UNLIMITED) | (total == 0),
+        WHOLE,
+        quotient(np.minimum(parts, total), np.maximum(total, 1), FACTOR_BITS),
+    )
     found = np.zeros_like(demand)
     found[rows] = times(demand.take(rows, axis=0), most.min(axis=1)[at[rows], None])
     return found
