@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
+from spark_throttle.core.quota import Level
 from spark_throttle.core.shared_buckets import guaranteed_rates
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing import SimulatedJob
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
@@ -58,3 +63,19 @@ def test_a_job_that_had_little_of_a_group_has_what_its_rows_are_guaranteed_withi
     assert in_force(jobs[1]) >= GUARANTEED - 2
     assert in_force(jobs[0]) + in_force(jobs[1]) <= GUARANTEED
     assert admitted(jobs[0], "t") > 0
+
+
+def test_what_a_job_guarantees_below_a_group_is_no_more_than_its_share_of_it() -> None:
+    document = policies()
+    document["tenants"]["blue"] = document["tenants"]["acme"]
+    document["namespaces"] = {"acme/a": {"publish": {"guaranteed_messages_per_second": 30}}}
+    policy = compile_policy(PolicyDocument.model_validate(document), "publish")
+    share = policy.shared.rate_micro_per_ms.copy()
+    assert policy.guarantees is not None
+    parts = policy.guarantees.rate_micro_per_ms
+    assert np.array_equal(guaranteed_rates(policy, share, parts), parts)
+    share[-1, 0] //= 2
+    found = guaranteed_rates(policy, share, parts)[:, 0]
+    of_tenants = policy.guarantees.level == Level.TENANT
+    assert int(share[-1, 0]) - 2 <= int(found[of_tenants].sum()) <= share[-1, 0]
+    assert (found[~of_tenants] == parts[~of_tenants, 0]).all()  # below its tenant, which has no limit
