@@ -88,7 +88,7 @@ def test_every_job_is_heard_soon_after_the_last_was_put_back_or_cloned_and_of_ea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
+@pytest.mark.parametrize("seed", range(6, 6 + SEEDS))
 def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
     for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS), cloned(seed, STEPS)):
         assert world.worst > 0.1, "the run was too quiet to show anything"
