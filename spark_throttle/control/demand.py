@@ -1,9 +1,9 @@
 """Demand of a job's namespaces in each scope that jobs share: the usage of their batches, as rates.
 
 Jobs share every scope of a policy that enforces a limit, except the job's own. They share its messages and bytes, which
-are divided together, and its processing time, which is divided by itself. So an exchange knows nothing of time: it
-divides pairs of rates. A job that knows no time quotas passes over the places of time in others' reports, as it does
-with all scopes that it does not use.
+are divided together, its units, and its processing time, which are each divided by itself. So an exchange knows nothing
+of these: it divides pairs of rates. A job that knows no quota of units or time passes over their places in others'
+reports, as it does with all scopes that it does not use.
 
 Demand is what arrived within the last cycle plus the backlog, as far as a namespace's own limits would let it pass:
 rows that a namespace may not send anyway do not count as a claim on its group. Backlog counts as wanted within one
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,12 @@ from spark_throttle.core.usage import UsageReport, by_scope
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.report import Measurement, found_in
 
+_PAIR: Final = Dimension.UNITS
+"""The first dimensions, of which there are as many, are divided together."""
+
+_ALONE: Final = tuple(Dimension)[_PAIR:]
+"""Each of the others is divided by itself."""
+
 
 def is_shared(policy: CompiledPolicy) -> Bools:
     """Return, for each shared scope, whether jobs share any of its quotas.
@@ -44,7 +51,7 @@ def is_shared(policy: CompiledPolicy) -> Bools:
 
 
 def _are_shared(policy: CompiledPolicy) -> Bools:
-    """Return which quotas of the shared scopes jobs share, shape (scopes, 3)."""
+    """Return which quotas of the shared scopes jobs share, shape (scopes, 4)."""
     shares = policy.shared.is_enforced
     shares[0] = False
     return shares
@@ -54,43 +61,49 @@ def _are_shared(policy: CompiledPolicy) -> Bools:
 class SharedScopes:
     """What jobs share of a policy: the tenants and resource groups that have a limit and enforce it.
 
-    A scope's processing time is divided by itself, whatever is known of its price, and so has a place of its own beside
-    that of its messages and bytes. Its pairs hold time, and nothing.
+    A scope's units and its processing time are each divided by itself, whatever is known of their price, and so have
+    places of their own beside that of its messages and bytes. Their pairs hold units or time, and nothing.
     """
 
     position: Int64s
     """Positions in `CompiledPolicy.shared`, in the order of `ids`."""
 
     ids: Int64s
-    """Hashes of direction, level, name and, for time, that it is time; ascending."""
+    """Hashes of direction, level, name and, for units and time, that they are; ascending."""
 
-    is_time: Bools
+    alone: Int64s
+    """Which of `_ALONE` each place is for; -1 for messages and bytes."""
 
     @classmethod
     def of(cls, policy: CompiledPolicy, direction: Direction) -> SharedScopes:
         """Return what jobs share of a policy; the job's own limit concerns no other job."""
         shared = _are_shared(policy)
-        tokens = np.flatnonzero(by_row(np.logical_or, shared[:, : Dimension.TIME]))
-        time = np.flatnonzero(shared[:, Dimension.TIME])
-        position = np.concatenate([tokens, time])
-        ids = np.concatenate([_ids(policy, direction, tokens, ""), _ids(policy, direction, time, ".time")])
+        together = np.flatnonzero(by_row(np.logical_or, shared[:, :_PAIR]))
+        positions = [together, *(np.flatnonzero(shared[:, d]) for d in _ALONE)]
+        kinds = ["", *(f".{d.name.lower()}" for d in _ALONE)]
+        ids = np.concatenate([_ids(policy, direction, *each) for each in zip(positions, kinds, strict=True)])
+        alone = np.repeat([-1, *_ALONE], [len(each) for each in positions])
         order = np.argsort(ids, kind="stable")
-        return cls(position[order], ids[order], order >= len(tokens))
+        return cls(np.concatenate(positions)[order], ids[order], alone[order])
 
     def taken(self, values: Int64s) -> Int64s:
-        """Return the pairs of all places, given values of shape (scopes, 3); `UNLIMITED` beside time."""
+        """Return the pairs of all places, given values of shape (scopes, 4); `UNLIMITED` beside units and time."""
         return self.pairs(values.take(self.position, axis=0), np.arange(len(self.ids)), beside=UNLIMITED)
 
     def pairs(self, values: Int64s, at: Int64s, *, beside: int = 0) -> Int64s:
-        """Return the pairs of the places `at`, given a row of values, shape (n, 3), for each."""
-        time = np.column_stack([values[:, Dimension.TIME], np.full(len(values), beside, dtype=np.int64)])
-        return np.where(self.is_time[at][:, None], time, values[:, : Dimension.TIME])
+        """Return the pairs of the places `at`, given a row of values, shape (n, 4), for each."""
+        alone, found = self.alone[at], values[:, :_PAIR].copy()
+        for d in _ALONE:
+            found[alone == d] = np.column_stack([values[alone == d, d], np.full(int((alone == d).sum()), beside)])
+        return found
 
     def spread(self, pairs: Int64s, onto: Int64s) -> Int64s:
-        """Return `onto`, of shape (scopes, 3), with the pairs of all places in it."""
-        out, tokens, time = onto.copy(), np.flatnonzero(~self.is_time), np.flatnonzero(self.is_time)
-        out[self.position[tokens], :2] = pairs.take(tokens, axis=0)
-        out[self.position[time], 2] = pairs[time, 0]
+        """Return `onto`, of shape (scopes, 4), with the pairs of all places in it."""
+        out, together = onto.copy(), np.flatnonzero(self.alone < 0)
+        out[self.position[together], :_PAIR] = pairs.take(together, axis=0)
+        for d in _ALONE:
+            at = np.flatnonzero(self.alone == d)
+            out[self.position[at], d] = pairs[at, 0]
         return out
 
 
@@ -123,7 +136,7 @@ class _Batch:
 
     names: pa.StringArray
     served: Int64s
-    """What was admitted or rejected, shape (n, 3)."""
+    """What was admitted or rejected, shape (n, 4)."""
 
     wanted: Int64s
     admitted: Int64s
@@ -155,7 +168,7 @@ class _Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rates:
-    """What namespaces want and use, as rates of shape (n, 3)."""
+    """What namespaces want and use, as rates of shape (n, 4)."""
 
     names: pa.StringArray
     demand: Int64s
@@ -168,7 +181,7 @@ def _rate(tokens: Int64s, span_ms: int) -> Int64s:
 
 
 def _timed(tokens: Int64s) -> Int64s:
-    """Return messages, bytes and time, where messages whose time is not known take a millisecond each."""
+    """Return tokens, where messages whose time is not known take a millisecond each."""
     out, time = tokens.copy(), tokens[:, Dimension.TIME]
     out[:, Dimension.TIME] = np.where(time > 0, time, np.minimum(tokens[:, Dimension.MESSAGES], _MOST_MESSAGES) * MICRO)
     return out
@@ -199,7 +212,7 @@ class DemandMeter:
         self._guarantees: tuple[str, GuaranteeScopes] | None = None
         self._parts: Int64s | None = None
         self.wanted: tuple[Int64s, Int64s] | None = None
-        """Demand, shape (scopes, 3), and weight, shape (scopes,), of all shared scopes of the policy that was measured
+        """Demand, shape (scopes, 4), and weight, shape (scopes,), of all shared scopes of the policy that was measured
         last; `None` if none of them has a budget."""
 
     def scopes(self, policy: CompiledPolicy) -> SharedScopes:
@@ -361,7 +374,7 @@ class DemandMeter:
         )
         of_tenant, of_group = (scopes.pairs(each.take(flow, axis=0), at) for each in below)
         first = np.where(is_group[:, None], of_group, of_tenant)
-        return np.where(scopes.is_time[at][:, None], 0, first)
+        return np.where(scopes.alone[at][:, None] >= 0, 0, first)
 
 
 def _places(shared_scope: Int64s, scopes: SharedScopes, count: int) -> tuple[Int64s, Int64s]:
@@ -373,8 +386,8 @@ def _places(shared_scope: Int64s, scopes: SharedScopes, count: int) -> tuple[Int
         Shape (n, 3), as in `matching.Matches`: the tenant's and the group's count, the job's is not shared.
     """
     flows, places = [], []
-    for is_time in (False, True):
-        here = np.flatnonzero(scopes.is_time == is_time)
+    for alone in (-1, *_ALONE):
+        here = np.flatnonzero(scopes.alone == alone)
         place = np.full(count + 1, -1, dtype=np.int64)
         place[scopes.position[here]] = here
         of_flow = place[shared_scope[:, :2]]

@@ -71,7 +71,7 @@ class _Left:
     """What an epoch leaves to the next one."""
 
     balance_micro: Int64s
-    """Shape (scopes, 3): the balances of the shared buckets now, as far as the last report tells."""
+    """Shape (scopes, 4): the balances of the shared buckets now, as far as the last report tells."""
 
     settled_batch: int = -1
     earns_until_ms: Int64s | None = None

@@ -5,7 +5,7 @@ their rows below it want, and the parts sum to no more (`sharing`). What a job's
 when the quotas above are divided: it is one flow of a weight that is larger than those of all others together. So a job
 that had little of a group, and gets rows of a tenant that is guaranteed something, has that of the group too.
 
-Processing time is not divided so: of that a job guarantees the part that it has of the quotas on the way.
+Units and processing time are not divided so: of them a job guarantees the part that it has of the quotas on the way.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GuaranteeScopes:
         return cls(at[order], ids[order], known.rate_micro_per_ms[at[order], _PAIR])
 
     def parts(self, policy: CompiledPolicy, share: Share) -> Int64s | None:
-        """Return what this job has of each guarantee, shape (guarantees, 3); `None` if none is divided.
+        """Return what this job has of each guarantee, shape (guarantees, 4); `None` if none is divided.
 
         `UNLIMITED` stands where one is not.
         """
@@ -84,7 +84,7 @@ class GuaranteeScopes:
         Parameters
         ----------
         demand, weight
-            Shapes (flows, 3) and (flows,).
+            Shapes (flows, 4) and (flows,).
         """
         assert policy.guarantees is not None  # noqa: S101 - asked where there are some
         place = np.full(len(policy.guarantees) + 1, -1, dtype=np.int64)
@@ -100,7 +100,7 @@ class GuaranteeScopes:
 
 
 def guaranteed_demand(policy: CompiledPolicy, matches: Matches, demand: Int64s, parts: Int64s, level: Level) -> Int64s:
-    """Return the part of each flow's demand that this job guarantees below its tenant or group, shape (flows, 3).
+    """Return the part of each flow's demand that this job guarantees below its tenant or group, shape (flows, 4).
 
     Parameters
     ----------

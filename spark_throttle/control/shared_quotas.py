@@ -82,7 +82,7 @@ class SharedQuotas:
         Returns
         -------
         Int64s
-            Shape (scopes, 3): messages, bytes and processing time; `UNLIMITED` where there is no limit.
+            Shape (scopes, 4): messages, bytes, units and processing time; `UNLIMITED` where there is no limit.
         """
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
             self._measure(policy, named, now_ms=now_ms)
@@ -171,7 +171,7 @@ class SharedQuotas:
         Parameters
         ----------
         balance, share
-            Shape (scopes, 3): messages, bytes and processing time.
+            Shape (scopes, 4): messages, bytes, units and processing time.
         """
         scopes = self._meter.scopes(policy)
         rate, debt_micro = scopes.taken(share), np.maximum(-scopes.taken(balance), 0)

@@ -95,7 +95,7 @@ class Epoch:
     """The last batch whose report is accounted for; -1 before the first."""
 
     share_micro_per_ms: Int64s | None = None
-    """Shape (scopes, 3): this job's shares of the rates of the shared scopes; `None` if it shares no quota with other
+    """Shape (scopes, 4): this job's shares of the rates of the shared scopes; `None` if it shares no quota with other
     jobs."""
 
     earns_until_ms: Int64s | None = None

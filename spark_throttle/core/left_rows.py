@@ -28,11 +28,12 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
+from spark_throttle.core.fair.layout import by_dimension
 from spark_throttle.core.limits.budgets import Budgets
 from spark_throttle.core.limits.token_bucket import credit, debit, full, in_micro
 from spark_throttle.core.names.matching import match, positions_in
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import MIN_BALANCE_MICRO, Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import AMOUNTS, KNOWN, MIN_BALANCE_MICRO, Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.undelivered import Undelivered
@@ -56,7 +57,7 @@ class Settlement:
     """Shape (rows that left,)."""
 
     returned: Int64s
-    """Shape (namespaces of the state, 2): the messages and bytes that came back."""
+    """Shape (namespaces of the state, 3): what came back, in the dimensions that are `KNOWN`."""
 
 
 def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None, policy: CompiledPolicy) -> Settlement:
@@ -80,7 +81,7 @@ def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None
     if not len(left):
         if undelivered is not None and len(undelivered.names):
             raise DamagedError(_WHAT, "it returns rows, and none have left", RESTORE_CHECKPOINT)
-        return Settlement(state, np.zeros(0, dtype=np.int64), np.zeros((flows, 2), dtype=np.int64))
+        return Settlement(state, np.zeros(0, dtype=np.int64), np.zeros((flows, len(KNOWN)), dtype=np.int64))
     if undelivered is None:
         problem = f"it does not say what became of the {len(left)} rows that left in the batch before"
         raise DamagedError(_WHAT, problem, RESTORE_CHECKPOINT)
@@ -127,14 +128,15 @@ def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
 
 
 def tally(rows: Queue, flows: int) -> Int64s:
-    """Return the messages and bytes of some rows, by flow; shape (flows, 2)."""
-    return np.stack([np.bincount(rows.flow, minlength=flows), sums(rows.flow, rows.size_bytes, flows)], axis=1)
+    """Return the messages and the amounts of some rows, by flow; shape (flows, 3)."""
+    counts = np.bincount(rows.flow, minlength=flows)
+    return np.stack([counts, *(sums(rows.flow, each, flows) for each in rows.amounts(len(AMOUNTS)))], axis=1)
 
 
 def charged(state: DeciderState, rows: Int64s, policy: CompiledPolicy) -> DeciderState:
-    """Return the state with messages and bytes of its namespaces, shape (flows, 2), charged at all of their levels."""
+    """Return the state with what its namespaces sent, shape (flows, 3), charged at all of their levels."""
     matches = match(state.flows.names, policy)
-    own, taken, spent = matches.own_limits(policy), _by_dimension(rows), state.flows.spent
+    own, taken, spent = matches.own_limits(policy), by_dimension(rows.T), state.flows.spent
     own_micro = np.where(
         own.is_limited, debit(state.flows.balance_micro, in_micro(taken)), state.flows.balance_micro
     )  # fmt: skip
@@ -152,7 +154,7 @@ def given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) ->
     """Return the state with what rows were charged, given as in `charged`, back in its buckets."""
     matches, shared = match(state.flows.names, policy), under_share(policy, state.shared.share_micro_per_ms).shared
     own = matches.own_limits(policy)
-    given = _by_dimension(returned)
+    given = by_dimension(returned.T)
     own_micro = credit(state.flows.balance_micro, in_micro(given), full(own.rate_micro_per_ms, own.burst_micro))
     by_scopes = by_scope(matches.shared_scope, given, len(shared))
     full_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
@@ -168,7 +170,3 @@ def given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) ->
         flows=replace(state.flows, balance_micro=own_micro, spent=spent),
         shared=replace(state.shared, balance_micro=shared_micro, spent=shared_spent),
     )
-
-
-def _by_dimension(rows: Int64s) -> Int64s:
-    return np.hstack([rows, np.zeros((len(rows), 1), dtype=np.int64)])

@@ -92,7 +92,9 @@ class MeasuredTime:
         coded = pa.concat_arrays(names).dictionary_encode()
         key, count = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(coded.dictionary)
         charged, admitted = key[: len(charges.names)], key[len(charges.names) :]
-        moved = np.concatenate([np.zeros((0, 3), dtype=np.int64), *(report.admitted for report in reports)])
+        moved = np.concatenate(
+            [np.zeros((0, len(Dimension)), dtype=np.int64), *(report.admitted for report in reports)]
+        )
         columns = (
             sums_of_time(charged, charges.time_ns, count), sums_of_time(admitted, moved[:, _TIME], count),
             sums_of_time(admitted, moved[:, Dimension.MESSAGES], count),
@@ -183,7 +185,7 @@ def _moved_means(prices: MeanPrices, measured: MeasuredTime, window_ms: int, *, 
 
 
 def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -> Int64s:
-    """Return balances, shape (n, 3), less what was used beyond the estimate, shape (n,).
+    """Return balances, shape (n, 4), less what was used beyond the estimate, shape (n,).
 
     What a scope that observes is overdrawn by is no debt: it owes one burst at most.
 
@@ -191,12 +193,12 @@ def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -
     --------
     A second of half a core that holds 0.5 s, and a batch that was estimated at nothing and took 1.5 s:
 
-    >>> rates, bursts = np.array([[-1, -1, 500_000]]), np.array([[0, 0, 500_000_000]])
+    >>> rates, bursts = np.array([[-1, -1, -1, 500_000]]), np.array([[0, 0, 0, 500_000_000]])
     >>> for on_excess in (OnExcess.DELAY, OnExcess.OBSERVE):
     ...     limits = Limits(rates, bursts, np.array([on_excess]), np.array([1]))
     ...     corrected_balances(bursts, np.array([1_500_000_000]), limits)[0].tolist()
-    [0, 0, -1000000000]
-    [0, 0, -500000000]
+    [0, 0, 0, -1000000000]
+    [0, 0, 0, -500000000]
     """
     held_ns, is_observing = balance_micro[:, _TIME], limits.on_excess == OnExcess.OBSERVE
     least_ns = np.where(is_observing, -limits.burst_micro[:, _TIME], MIN_BALANCE_MICRO)

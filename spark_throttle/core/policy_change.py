@@ -150,7 +150,7 @@ def carried(
 
 
 def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
-    """Return the balances of the shared scopes of `after`, shape (scopes, 3), given those of `before`."""
+    """Return the balances of the shared scopes of `after`, shape (scopes, 4), given those of `before`."""
     shared = after.shared
     carried_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
     former = former_scopes(before, after)
@@ -198,7 +198,7 @@ def _begins(windows: CalendarWindows | None, state: DeciderState) -> bool:
 
 
 def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, after: CompiledPolicy) -> Int64s | None:
-    """Return the balances of what `after` guarantees, shape (guarantees, 3), given those of `before`; 0 where new."""
+    """Return the balances of what `after` guarantees, shape (guarantees, 4), given those of `before`; 0 where new."""
     was, becomes = before.guarantees, after.guarantees
     if guaranteed_micro is None or was is None or becomes is None:
         return None
@@ -217,7 +217,7 @@ def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, 
 
 
 def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:
-    """Return the balances, shape (n, 3), of scopes whose limits change from `before` to `after`.
+    """Return the balances, shape (n, 4), of scopes whose limits change from `before` to `after`.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def _without_overdraft(balance_micro: Int64s, before: Limits, after: Limits) -> 
 
 
 def carried_cut(cut_micro: Int64s, balance_micro: Int64s, kept_micro: Int64s, before: Limits, after: Limits) -> Int64s:
-    """Return what is cut off of buckets (`state.Flows`), shape (n, 3), after a change of their limits.
+    """Return what is cut off of buckets (`state.Flows`), shape (n, 4), after a change of their limits.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def carried_nodes(nodes: NodeLeads, ways: Ways, names: pa.StringArray, matches: 
 
 
 def _without_tenant(scopes: Int64s) -> Int64s:
-    """Return ways, shape (n, 3), from the group on: those of leads that a tenant's node has beside others."""
+    """Return ways, shape (n, 4), from the group on: those of leads that a tenant's node has beside others."""
     scopes = scopes.copy()
     scopes[:, 0] = -1
     return scopes
@@ -354,7 +354,7 @@ class Ways:
         return cls(before, after, former, is_same)
 
     def kept(self, old: Int64s, new: Int64s) -> Int64s:
-        """Return the factor by which leads are kept whose ways pass these scopes, shape (n, 3): 0 for others."""
+        """Return the factor by which leads are kept whose ways pass these scopes, shape (n, 4): 0 for others."""
         is_same = np.where(new >= 0, np.append(self.former, -1)[new] == old, old < 0)
         is_kept = by_row(np.logical_and, is_same & np.append(self.is_same, True)[new])
         was, becomes = lasting_work(old, self.before.shared), lasting_work(new, self.after.shared)

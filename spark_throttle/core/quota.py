@@ -1,12 +1,12 @@
 """Quotas as columns: what every scope may use, ready for arithmetic over all scopes at once.
 
-A token is a message, a byte, or a millisecond of one core. Rates are whole millitokens per second, which are whole
-micro-tokens per millisecond, so a refill over Spark's millisecond clock is an exact integer product. Bursts and
-balances are in micro-tokens; of time, these are nanoseconds. A rate of `UNLIMITED` means that the scope has no limit in
-that dimension; a rate of 0 is a limit that admits nothing.
+A token is a message, a byte, a unit of what the policy names, or a millisecond of one core. Rates are whole millitokens
+per second, which are whole micro-tokens per millisecond, so a refill over Spark's millisecond clock is an exact integer
+product. Bursts and balances are in micro-tokens; of time, these are nanoseconds. A rate of `UNLIMITED` means that the
+scope has no limit in that dimension; a rate of 0 is a limit that admits nothing.
 
-What rows take is counted in messages, bytes and nanoseconds (`token_bucket.in_micro`). A batch is estimated to take at
-most `MOST_NS` of time, and is charged at most as much, so that every sum of it stays in int64.
+What rows take is counted in messages, bytes, units and nanoseconds (`token_bucket.in_micro`). A batch is estimated to
+take at most `MOST_NS` of time, and is charged at most as much, so that every sum of it stays in int64.
 
 Shared scopes (the job, tenants, resource groups) share one index space, in this order::
 
@@ -47,6 +47,9 @@ MAX_BUDGET_TOKENS = 2**53
 MAX_SIZE_BYTES = 2**36
 """The largest size of one message; the sizes of 2**27 such messages can be summed in int64."""
 
+MAX_UNITS = MAX_SIZE_BYTES
+"""The most units of one message."""
+
 MIN_BALANCE_MICRO = -(2**61)
 """The balance at which every debt stops growing."""
 
@@ -62,8 +65,21 @@ class Dimension(IntEnum):
 
     MESSAGES = 0
     BYTES = 1
-    TIME = 2
-    """Processing time (KIP-124)."""
+    UNITS = 2
+    """What the rows say that they cost, in a unit that the policy names."""
+
+    TIME = 3
+    """Processing time (KIP-124), which is measured afterwards; the others are known when a row arrives."""
+
+
+KNOWN = tuple(dimension for dimension in Dimension if dimension < Dimension.TIME)
+"""The dimensions in which a row's cost is known when it arrives: a table of them has the first columns of all."""
+
+AMOUNTS = KNOWN[1:]
+"""Those in which it differs from row to row: each row has its amount of them, behind being one message."""
+
+MOST_OF_AMOUNTS = (MAX_SIZE_BYTES, MAX_UNITS)
+"""The largest amounts of one message."""
 
 
 class Period(IntEnum):
@@ -74,10 +90,11 @@ class Period(IntEnum):
     MONTH = 2
 
 
+BOUNDS_OF_AMOUNTS = tuple(f"max_message_{dimension.name.lower()}" for dimension in AMOUNTS)
+"""The keys that bound the amounts of one message."""
+
 BUDGETS = tuple(
-    (f"{dimension.name}_per_{period.name}".lower(), dimension, period)
-    for dimension in (Dimension.MESSAGES, Dimension.BYTES)
-    for period in Period
+    (f"{dimension.name}_per_{period.name}".lower(), dimension, period) for dimension in KNOWN for period in Period
 )
 """The keys of budgets, with what they count and in which time."""
 
@@ -119,10 +136,10 @@ class Limits:
     """The limits of many scopes, one position per scope."""
 
     rate_micro_per_ms: Int64s
-    """Shape (n, 3), by `Dimension`: micro-tokens per millisecond, `UNLIMITED` where no limit is set."""
+    """Shape (n, 4), by `Dimension`: micro-tokens per millisecond, `UNLIMITED` where no limit is set."""
 
     burst_micro: Int64s
-    """Shape (n, 3): the balance of a full bucket; 0 where unlimited."""
+    """Shape (n, 4): the balance of a full bucket; 0 where unlimited."""
 
     on_excess: Int64s
     """Shape (n,): an `OnExcess`."""
@@ -139,12 +156,12 @@ class Limits:
 
     @property
     def is_limited(self) -> Bools:
-        """Whether each dimension has a limit, shape (n, 3)."""
+        """Whether each dimension has a limit, shape (n, 4)."""
         return self.rate_micro_per_ms != UNLIMITED
 
     @property
     def is_enforced(self) -> Bools:
-        """Whether each dimension has a limit that can hold rows back, shape (n, 3); one that observes cannot."""
+        """Whether each dimension has a limit that can hold rows back, shape (n, 4); one that observes cannot."""
         return self.is_limited & (self.on_excess != OnExcess.OBSERVE)[:, None]
 
     @property
@@ -174,6 +191,13 @@ class Limits:
     def has_time(self) -> bool:
         """Whether any scope has a limit on processing time."""
         return int(self.rate_micro_per_ms[:, Dimension.TIME].max(initial=UNLIMITED)) > UNLIMITED
+
+    @property
+    def has_units(self) -> bool:
+        """Whether any scope has a limit, a budget or a bound of units."""
+        is_limited = int(self.rate_micro_per_ms[:, Dimension.UNITS].max(initial=UNLIMITED)) > UNLIMITED
+        has_budget = any(BUDGETS[at][1] == Dimension.UNITS for at in self.budgets)
+        return is_limited or has_budget or BOUNDS_OF_AMOUNTS[1] in self.settings
 
     def take(self, index: Int64s) -> Limits:
         """Return the limits at `index`, in that order."""
@@ -265,14 +289,14 @@ class Guarantees:
     group stand on their own way. What a tenant is guaranteed is for its namespaces in this group alone."""
 
     rate_micro_per_ms: Int64s
-    """Shape (n, 3), by `Dimension`: as in `Limits`; `UNLIMITED` where nothing is said, because no scope above limits
+    """Shape (n, 4), by `Dimension`: as in `Limits`; `UNLIMITED` where nothing is said, because no scope above limits
     it."""
 
     burst_ms: Int64s
     """Shape (n,): the longest time whose tokens are kept for rows that wait."""
 
     earning_ms: Int64s
-    """Shape (n, 3): the longest time whose tokens are earned at once: the scopes above keep those of no longer."""
+    """Shape (n, 4): the longest time whose tokens are earned at once: the scopes above keep those of no longer."""
 
     def __len__(self) -> int:
         return len(self.level)
@@ -334,6 +358,9 @@ class CompiledPolicy:
     time_zone: str = "UTC"
     """The zone of the calendar by which budgets begin anew."""
 
+    unit: str = "units"
+    """What units are called."""
+
     @property
     def is_between_namespaces(self) -> Bools:
         """Shape (scopes,): whether namespaces, and not tenants, divide the tokens of each shared scope."""
@@ -346,10 +373,15 @@ class CompiledPolicy:
         return self.shared.has_time or self.namespace_limits.has_time
 
     @property
+    def has_units(self) -> bool:
+        """Whether any scope has a limit, a budget or a bound of units."""
+        return self.shared.has_units or self.namespace_limits.has_units
+
+    @property
     def limits_nothing(self) -> bool:
-        """Whether no scope has a quota, a budget, a bound of its messages' size, or a rule of Pegasus."""
+        """Whether no scope has a quota, a budget, a bound of its messages, or a rule of Pegasus."""
         each = self.shared, self.namespace_limits
-        has_limit = any(limits.has_any.any() or "max_message_bytes" in limits.settings for limits in each)
+        has_limit = any(limits.has_any.any() or {*BOUNDS_OF_AMOUNTS} & limits.settings.keys() for limits in each)
         return not (has_limit or self.namespace_windows.has_rule.any())
 
     @property

@@ -29,7 +29,7 @@ _SHARE_BITS = 30
 
 
 def rates_of_shares(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Int64s:
-    """Return the rates that a job may use with its shares, shape (scopes, 3): never more than the quotas.
+    """Return the rates that a job may use with its shares, shape (scopes, 4): never more than the quotas.
 
     Shares follow a quota that was lowered only when the jobs have divided it anew.
     """
@@ -38,7 +38,7 @@ def rates_of_shares(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Int64
 
 
 def has_no_share(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Bools:
-    """Return where a job may use nothing of a quota, though the quota is not 0; shape (scopes, 3)."""
+    """Return where a job may use nothing of a quota, though the quota is not 0; shape (scopes, 4)."""
     return (share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)
 
 
@@ -48,7 +48,7 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
     Parameters
     ----------
     share_micro_per_ms
-        Shape (scopes, 3), `UNLIMITED` where the scope has no limit; `None` leaves the policy unchanged.
+        Shape (scopes, 4), `UNLIMITED` where the scope has no limit; `None` leaves the policy unchanged.
     """
     if share_micro_per_ms is None:
         return policy
@@ -61,12 +61,12 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
 def guaranteed_rates(
     policy: CompiledPolicy, share_micro_per_ms: Int64s | None, parts_micro_per_ms: Int64s | None = None
 ) -> Int64s:
-    """Return the rates that a job guarantees with its shares, shape (guarantees, 3); `UNLIMITED` where none is said.
+    """Return the rates that a job guarantees with its shares, shape (guarantees, 4); `UNLIMITED` where none is said.
 
     Parameters
     ----------
     parts_micro_per_ms
-        Shape (guarantees, 3): what it has of what is guaranteed, `UNLIMITED` where that is not divided; `None` if
+        Shape (guarantees, 4): what it has of what is guaranteed, `UNLIMITED` where that is not divided; `None` if
         nothing is.
     """
     assert policy.guarantees is not None  # noqa: S101 - asked of a policy that has any
@@ -116,15 +116,15 @@ class SharedBuckets:
     """The buckets of all shared scopes, at one paying time."""
 
     balance_micro: Int64s
-    """Shape (scopes, 3), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
+    """Shape (scopes, 4), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
 
     as_of_ms: int
     share_micro_per_ms: Int64s | None = None
-    """Shape (scopes, 3): this job's shares of the rates, at which the buckets earn; `None` if it has the whole
+    """Shape (scopes, 4): this job's shares of the rates, at which the buckets earn; `None` if it has the whole
     quotas."""
 
     guaranteed_micro: Int64s | None = None
-    """Shape (guarantees, 3): the balances of what the policy guarantees; `None` before the first batch that it
+    """Shape (guarantees, 4): the balances of what the policy guarantees; `None` before the first batch that it
     decides, and if it guarantees nothing."""
 
     spent: Spent | None = None
@@ -158,12 +158,12 @@ class SharedBuckets:
         >>> from spark_throttle.policy.model import PolicyDocument
         >>> gold = {"publish": {"messages_per_second": 10, "burst_seconds": 5}}
         >>> policy = compile_policy(PolicyDocument.model_validate({"resource_groups": {"gold": gold}}), "publish")
-        >>> spent = SharedBuckets(np.zeros((2, 3), dtype=np.int64), 0)
+        >>> spent = SharedBuckets(np.zeros((2, 4), dtype=np.int64), 0)
         >>> (spent.refilled(policy, now_ms=2_000).balance_micro[1] / 1_000_000).tolist()
-        [20.0, 0.0, 0.0]
-        >>> half = replace(spent, share_micro_per_ms=np.array([[-1, -1, -1], [5_000, -1, -1]]))
+        [20.0, 0.0, 0.0, 0.0]
+        >>> half = replace(spent, share_micro_per_ms=np.array([[-1, -1, -1, -1], [5_000, -1, -1, -1]]))
         >>> (half.refilled(policy, now_ms=2_000).balance_micro[1] / 1_000_000).tolist()
-        [10.0, 0.0, 0.0]
+        [10.0, 0.0, 0.0, 0.0]
         """
         elapsed_ms = max(0, now_ms - self.as_of_ms)
         shared = under_share(policy, self.share_micro_per_ms).shared
@@ -203,7 +203,7 @@ class SharedBuckets:
         return pinned.refilled(policy, now_ms=self.as_of_ms)
 
     def debited(self, taken: Int64s, policy: CompiledPolicy, floor_micro: Int64s | int) -> SharedBuckets:
-        """Return these buckets less the tokens that were `taken`, shape (scopes, 3), which count in budgets too."""
+        """Return these buckets less the tokens that were `taken`, shape (scopes, 4), which count in budgets too."""
         left = debit(self.balance_micro, in_micro(taken), floor_micro)
         budgets, spent = Budgets.of(policy.shared, self.claims), self.spent
         if budgets is not None and spent is not None:
@@ -219,12 +219,12 @@ class SharedBuckets:
         return replace(self, guaranteed_micro=np.minimum(self.guaranteed_micro, 0))
 
     def wait_ms(self, policy: CompiledPolicy) -> Int64s:
-        """Return how long each bucket owes anything, shape (scopes, 3): at the quota if a share is 0."""
+        """Return how long each bucket owes anything, shape (scopes, 4): at the quota if a share is 0."""
         rate = under_share(policy, self.share_micro_per_ms).shared.rate_micro_per_ms
         return throttle_time_ms(self.balance_micro, np.where(rate == 0, policy.shared.rate_micro_per_ms, rate))
 
     def expected_micro_per_ms(self, policy: CompiledPolicy) -> Int64s:
-        """Return the rates at which the scopes of `policy` earn, shape (scopes, 3).
+        """Return the rates at which the scopes of `policy` earn, shape (scopes, 4).
 
         In place of a share of 0 stands the quota: nobody knows how long that share lasts.
         """

@@ -11,6 +11,7 @@ put back to a batch in which one waited. Its age is counted in epochs: each epoc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -21,7 +22,7 @@ from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import AMOUNTS, Bools, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.undelivered import Undelivered
 
@@ -36,10 +37,10 @@ class Flows:
     names: pa.StringArray
 
     balance_micro: Int64s
-    """Shape (n, 3), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
+    """Shape (n, 4), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
 
     cut_micro: Int64s
-    """Shape (n, 3): what changes to a smaller burst took from the bucket, and what it has not yet earned again beyond
+    """Shape (n, 4): what changes to a smaller burst took from the bucket, and what it has not yet earned again beyond
     that burst (`policy_change`). A namespace is remembered until it has."""
 
     lead_work: Int64s
@@ -105,8 +106,8 @@ class Flows:
     @classmethod
     def empty(cls) -> Flows:
         """Return an empty table of namespaces."""
-        none, pairs, triples = (np.zeros(shape, dtype=np.int64) for shape in (0, (0, 2), (0, 3)))
-        return cls(pa.array([], pa.string()), triples, triples, pairs, pairs, none, pairs, none, none)
+        none, pairs, tokens = (np.zeros(shape, dtype=np.int64) for shape in (0, (0, 2), (0, len(Dimension))))
+        return cls(pa.array([], pa.string()), tokens, tokens, pairs, pairs, none, pairs, none, none)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,18 +152,37 @@ class Queue:
     release_ms: Int64s
     """The paying time before which the row may not leave; 0 where only quotas hold it back."""
 
+    units: Int64s | None = None
+    """The row's units; `None` if no row has any."""
+
     def __len__(self) -> int:
         return len(self.flow)
 
+    @classmethod
+    def of(cls, flow: Int64s, amounts: Sequence[Int64s], arrival_ms: Int64s, release_ms: Int64s) -> Queue:
+        """Return rows with some of `AMOUNTS`."""
+        size_bytes, *units = amounts
+        return cls(flow, size_bytes, arrival_ms, release_ms, units[0] if units and units[0].any() else None)
+
+    def amounts(self, count: int) -> tuple[Int64s, ...]:
+        """Return the first `count` of the rows' `AMOUNTS`."""
+        units = np.zeros_like(self.size_bytes) if self.units is None else self.units
+        return (self.size_bytes, units)[:count]
+
+    def each(self, change: Callable[[Int64s], Int64s]) -> Queue:
+        """Return the queue with each of its columns changed."""
+        units = None if self.units is None else change(self.units)
+        return Queue(
+            change(self.flow), change(self.size_bytes), change(self.arrival_ms), change(self.release_ms), units
+        )
+
     def take(self, at: Int64s) -> Queue:
         """Return the rows at `at`, in that order."""
-        return Queue(self.flow[at], self.size_bytes[at], self.arrival_ms[at], self.release_ms[at])
+        return self.each(lambda column: column[at])
 
-    def with_more(self, flow: Int64s, size_bytes: Int64s, arrival_ms: Int64s, release_ms: Int64s) -> Queue:
+    def with_more(self, more: Queue) -> Queue:
         """Return the queue with other rows behind it."""
-        more = (flow, size_bytes, arrival_ms, release_ms)
-        own = (self.flow, self.size_bytes, self.arrival_ms, self.release_ms)
-        return Queue(*(np.concatenate(pair) for pair in zip(own, more, strict=True)))
+        return self._merged(more, lambda own, others: np.concatenate([own, others]))
 
     def with_rows(self, at: Int64s, rows: Queue) -> Queue:
         """Return the queue with other rows between its own.
@@ -175,15 +195,12 @@ class Queue:
         is_own = np.ones(len(self) + len(rows), dtype=np.bool_)
         is_own[at] = False
 
-        def merged(own: np.ndarray, others: np.ndarray) -> np.ndarray:
+        def merged(own: Int64s, others: Int64s) -> Int64s:
             found = np.empty(len(is_own), dtype=np.int64)
             found[at], found[is_own] = others, own
             return found
 
-        return Queue(
-            merged(self.flow, rows.flow), merged(self.size_bytes, rows.size_bytes),
-            merged(self.arrival_ms, rows.arrival_ms), merged(self.release_ms, rows.release_ms),
-        )  # fmt: skip
+        return self._merged(rows, merged)
 
     def with_end_in(self, order: Int64s) -> Queue:
         """Return the queue with its last rows in another order, which keeps the order within every namespace.
@@ -202,11 +219,16 @@ class Queue:
         [500, 0, 100, 0]
         """
         first = len(self) - len(order)
+        return self.each(lambda column: np.concatenate([column[:first], column[first:][order]]))
 
-        def moved(values: np.ndarray) -> np.ndarray:
-            return np.concatenate([values[:first], values[first:][order]])
-
-        return Queue(moved(self.flow), moved(self.size_bytes), moved(self.arrival_ms), moved(self.release_ms))
+    def _merged(self, rows: Queue, merge: Callable[[Int64s, Int64s], Int64s]) -> Queue:
+        """Return the queue with each of its columns merged with that of other rows."""
+        (_, own_units), (_, units) = self.amounts(len(AMOUNTS)), rows.amounts(len(AMOUNTS))
+        return Queue(
+            merge(self.flow, rows.flow), merge(self.size_bytes, rows.size_bytes),
+            merge(self.arrival_ms, rows.arrival_ms), merge(self.release_ms, rows.release_ms),
+            None if self.units is None and rows.units is None else merge(own_units, units),
+        )  # fmt: skip
 
     @classmethod
     def empty(cls) -> Queue:

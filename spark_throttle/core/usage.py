@@ -50,8 +50,8 @@ class ReportHead:
 class UsageReport:
     """The report on one batch; arrays run over the flows whose rows arrived, waited or left.
 
-    Arrays of shape (n, 3) are by `Dimension`: messages, bytes, and the nanoseconds that they were estimated to take,
-    which are 0 where no scope of the policy limits time.
+    Arrays of shape (n, 4) are by `Dimension`: messages, bytes, units, which are 0 where the query states none, and the
+    nanoseconds that they were estimated to take, which are 0 where no scope of the policy limits time.
     """
 
     epoch: int
@@ -92,7 +92,7 @@ class UsageReport:
     """The sum of the admitted rows' waiting times."""
 
     shared_micro: Int64s
-    """Shape (scopes, 3): the balances of the shared buckets after the batch, at its paying time."""
+    """Shape (scopes, 4): the balances of the shared buckets after the batch, at its paying time."""
 
     due_ms: int
     """The paying time at which the first waiting row can leave or expire; `NEVER_MS` if none ever does by itself."""
@@ -106,7 +106,7 @@ class UsageReport:
     and no token is lost. A row that a spent budget holds counts for nothing: it would have to wait for the calendar."""
 
     invalid_messages: int = 0
-    """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""
+    """The number of arrivals without a usable namespace, size or units; they belong to no flow and were rejected."""
 
     paid_ms: int | None = None
     """The batch's paying time (`token_bucket`); `None` where it equals `now_ms`."""
@@ -126,25 +126,25 @@ class UsageReport:
     `Causes.dimension`; -1 where no quota did. `None` if none did so to anybody."""
 
     granted_micro: Int64s | None = None
-    """Shape (n, 3): what the namespace's own quotas earned since the batch before, `UNLIMITED` without one; `None` if
+    """Shape (n, 4): what the namespace's own quotas earned since the batch before, `UNLIMITED` without one; `None` if
     no namespace of the batch has any."""
 
     shared_granted_micro: Int64s | None = None
-    """Shape (scopes, 3): the same of the job's shares of the shared quotas."""
+    """Shape (scopes, 4): the same of the job's shares of the shared quotas."""
 
     own_time_ns: Int64s | None = None
     """What is left of each namespace's own quota on processing time, 0 without one; `None` if no scope limits time."""
 
     returned: Int64s | None = None
-    """The messages and bytes that were admitted before and not delivered: they wait again (`left_rows`). `None` if
-    there are none."""
+    """Shape (n, 3), in the dimensions that are `KNOWN`: what was admitted before and not delivered, and waits again
+    (`left_rows`). `None` if there is none."""
 
     left_messages: int = 0
     """The messages that may come back after the batch, those that were sent again included."""
 
     own_micro: Int64s | None = None
-    """Shape (n, 2): what the namespace's own buckets of messages and bytes hold after the batch, 0 without one;
-    `None` if no namespace of the batch has any."""
+    """Shape (n, 3), in the dimensions that are `KNOWN`: what the namespace's own buckets hold after the batch, 0
+    without one; `None` if no namespace of the batch has any."""
 
     budgets: UsedBudgets | None = None
     """What is used of budgets after the batch; `None` if the policy has none."""
@@ -211,6 +211,11 @@ class ScopeUsage:
 
     returned_messages: int = _counted("Messages that were admitted, not delivered, and wait again")
     returned_bytes: int = _counted("Bytes that were admitted, not delivered, and wait again")
+    offered_units: int = _counted("Units that arrived")
+    admitted_units: int = _counted("Units that were admitted")
+    rejected_units: int = _counted("Units that were rejected")
+    waiting_units: int = 0
+    returned_units: int = _counted("Units that were admitted, not delivered, and wait again")
 
 
 def pack_usage(report: UsageReport) -> bytes:
@@ -230,7 +235,7 @@ def unpack_head(stored: bytes | memoryview, what: str) -> ReportHead:
 
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
-    """Return the sums, over the flows of every scope, of an amount of shape (n, 3)."""
+    """Return the sums, over the flows of every scope, of an amount of shape (n, 4)."""
     total = np.zeros((scopes + 1, amount.shape[1]), dtype=np.int64)  # with one more position for no scope
     for scope in shared_scope.T:
         if scope.max(initial=-1) >= 0:

@@ -50,8 +50,8 @@ from spark_throttle.policy.quotas import GUARANTEES, RATES, Quota
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
-_UNITS: Final = (1_000, 1_000, NS_PER_MS_OF_A_PERCENT)
-"""The micro-tokens per millisecond in a message and a byte a second, and in a percent of a core."""
+_STEPS: Final = (1_000, 1_000, 1_000, NS_PER_MS_OF_A_PERCENT)
+"""By `RATES`: the micro-tokens per millisecond in a token a second, and in a percent of a core."""
 
 _DEFAULT_FLOOR_PARTS: Final = 100
 
@@ -80,7 +80,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
     --------
     >>> document = PolicyDocument.model_validate({"tenants": {"acme": {"publish": {"messages_per_second": 5}}}})
     >>> compile_policy(document, "publish").shared.rate_micro_per_ms.tolist()
-    [[-1, -1, -1], [5000, -1, -1]]
+    [[-1, -1, -1, -1], [5000, -1, -1, -1]]
     """
     if direction not in DIRECTIONS:
         hint = did_you_mean(str(direction), DIRECTIONS)
@@ -113,6 +113,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         destinations=_destinations(document, direction, 1 + len(tenants)),
         guarantees=_guarantees(document, direction, named),
         time_zone=document.job.time_zone,
+        unit=document.job.unit,
     )
 
 
@@ -184,15 +185,15 @@ def _guarantees(document: PolicyDocument, direction: Direction, named: Sequence[
                 min([burst_ms, *(_milli(each.burst_seconds) for each in above if getattr(each, key) is not None)])
                 for key in RATES
             ]
-            rates = [_rate(claim, unit) for claim, unit in zip(claims, _UNITS, strict=True)]
+            rates = [_rate(claim, steps) for claim, steps in zip(claims, _STEPS, strict=True)]
             found.append((level, rule, way, rates, burst_ms, earning_ms))
     if not found:
         return None
     return Guarantees(*(np.array(column, dtype=np.int64) for column in zip(*found, strict=True)))
 
 
-def _rate(value: Decimal | None, unit: int) -> int:
-    return UNLIMITED if value is None else int(value * unit)
+def _rate(value: Decimal | None, steps: int) -> int:
+    return UNLIMITED if value is None else int(value * steps)
 
 
 def _names(named: Iterable[str]) -> pa.StringArray:
@@ -227,7 +228,7 @@ def _limits(scopes: Sequence[ScopePolicy], direction: Direction) -> Limits:
     positions = {key: position for position, key in enumerate(distinct)}
     quotas: list[Quota] = [getattr(scope, direction) for scope in distinct.values()]
     rates = np.array(
-        [[_rate(each, unit) for each, unit in zip(_rates(q), _UNITS, strict=True)] for q in quotas],
+        [[_rate(getattr(q, key), steps) for key, steps in zip(RATES, _STEPS, strict=True)] for q in quotas],
         dtype=np.int64,
     )
     burst_ms = np.array([_milli(q.burst_seconds) for q in quotas], dtype=np.int64)
@@ -240,10 +241,6 @@ def _limits(scopes: Sequence[ScopePolicy], direction: Direction) -> Limits:
         settings=_settings(quotas) | _settings(list(distinct.values())),
     )
     return limits.take(np.fromiter((positions[id(scope)] for scope in scopes), dtype=np.int64, count=len(scopes)))
-
-
-def _rates(quota: Quota) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
-    return quota.messages_per_second, quota.bytes_per_second, quota.request_percentage
 
 
 def _settings(parts: Sequence[Quota | ScopePolicy]) -> dict[str, Int64s]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, ScopePolicy
     from spark_throttle.policy.quotas import Quota
 
-_RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
+_RATES: Final = ("messages_per_second", "bytes_per_second", "units_per_second", "request_percentage")
 _DIRECTIONS: Final = ("publish", "dispatch")
 _MOST_NAMED: Final = 3
 

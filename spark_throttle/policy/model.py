@@ -30,6 +30,7 @@ from spark_throttle.core.names.globs import is_glob, is_of_tenant
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.policy.guarantees import broken_guarantees, has_guarantees
 from spark_throttle.policy.quotas import (
+    UNIT_KEYS,
     ExceptionPolicy,
     NamespaceQuota,
     OneQuota,
@@ -51,6 +52,7 @@ from spark_throttle.policy.values import (
     TenantName,
     ThrottlingString,
     TimeZone,
+    UnitName,
     Version,
     apart,
     as_list,
@@ -153,10 +155,13 @@ class ScopePolicy(PolicyPart):
 
 
 class JobPolicy(ScopePolicy):
-    """The quotas of the job, and the calendar of the whole policy."""
+    """The quotas of the job; the calendar and the unit of the whole policy."""
 
     time_zone: TimeZone = "UTC"
     """The zone in which hours, days and months begin for all budgets of the policy, such as `Europe/Berlin`."""
+
+    unit: UnitName = "units"
+    """What `units_per_second` and the other keys of units count, as people call it, such as `tokens`."""
 
 
 class DestinationPolicy(PolicyPart):
@@ -368,6 +373,29 @@ class PolicyDocument(PolicyPart):
         """Return when the next phase begins, in ms since 1970; `NEVER_MS` if none does."""
         ends = (each.until_ms for _, each in self.exceptions if each.until_ms > now_ms)
         return min(next(ends, NEVER_MS), next_change_ms(self.scheduled_hours, self.job.time_zone, now_ms))
+
+    def first_of_units(self, direction: Direction) -> tuple[str, ...] | None:
+        """Return the path of a key that counts units, in a direction and at any time; `None` if there is none.
+
+        Examples
+        --------
+        >>> acme = {"publish": {"units_per_day": 5}}
+        >>> PolicyDocument.model_validate({"tenants": {"acme": acme}}).first_of_units("publish")
+        ('tenants', 'acme', 'publish', 'units_per_day')
+        """
+        sections = {"resource_groups": self.resource_groups, "tenants": self.tenants, "namespaces": self.namespaces}
+        entries: list[tuple[tuple[str, ...], ScopePolicy]] = [
+            ((section, name), entry) for section, named in sections.items() for name, entry in named.items()
+        ]
+        entries += [(("defaults",), self.defaults), (("job",), self.job)]
+        distinct = {id(entry): (path, entry) for path, entry in reversed(entries)}  # of a million names, few
+        for path, entry in distinct.values():
+            for where, part in (((), entry), *(((where,), part) for where, part, _ in entry.parts)):
+                quota = getattr(part, direction)
+                key = next((key for key in UNIT_KEYS if getattr(quota, key) is not None), None)
+                if key is not None:
+                    return *path, *where, direction, key
+        return None
 
     def at(self, now_ms: int) -> PolicyDocument:
         """Return the document at a moment, without schedules and exceptions: the quotas in force are the entries' own.

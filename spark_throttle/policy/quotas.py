@@ -20,10 +20,13 @@ from spark_throttle.policy.values import (
     MessageBudget,
     MessageBytes,
     MessagesPerSecond,
+    MessageUnits,
     OtherSeconds,
     Percentage,
     Reason,
     Seconds,
+    UnitBudget,
+    UnitsPerSecond,
     Until,
     check_present,
     empty_if_null,
@@ -31,8 +34,8 @@ from spark_throttle.policy.values import (
     refused,
 )
 
-RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
-"""The keys of a quota that fill a bucket."""
+RATES: Final = ("messages_per_second", "bytes_per_second", "units_per_second", "request_percentage")
+"""The keys of a quota that fill a bucket, by `Dimension`."""
 
 GUARANTEES: Final = tuple(f"guaranteed_{key}" for key in RATES)
 """The keys of a quota that say what the scope gets before others borrow, in the order of `RATES`."""
@@ -55,11 +58,17 @@ class _QuotaLimits(PolicyPart):
     bytes_per_second: BytesPerSecond = None
     """Byte quota."""
 
+    units_per_second: UnitsPerSecond = None
+    """Quota in the units that rows state; the job's `unit` names them."""
+
     request_percentage: Percentage = None
     """Processing time, in percent of one core."""
 
     max_message_bytes: MessageBytes = None
     """A larger message is rejected, and charged nowhere."""
+
+    max_message_units: MessageUnits = None
+    """A message of more units is rejected, and charged nowhere."""
 
     messages_per_hour: MessageBudget = None
     """Messages in each hour of the calendar."""
@@ -79,11 +88,23 @@ class _QuotaLimits(PolicyPart):
     bytes_per_month: ByteBudget = None
     """Bytes in each month of the calendar."""
 
+    units_per_hour: UnitBudget = None
+    """Units in each hour of the calendar."""
+
+    units_per_day: UnitBudget = None
+    """Units in each day of the calendar."""
+
+    units_per_month: UnitBudget = None
+    """Units in each month of the calendar."""
+
     guaranteed_messages_per_second: MessagesPerSecond = None
     """Messages that the scope gets before others borrow from it."""
 
     guaranteed_bytes_per_second: BytesPerSecond = None
     """Bytes that it gets before others do."""
+
+    guaranteed_units_per_second: UnitsPerSecond = None
+    """Units that it gets before others do."""
 
     guaranteed_request_percentage: Percentage = None
     """Processing time that it gets before others do."""
@@ -131,6 +152,9 @@ LIMITS: Final = tuple(
     key for key, field in Quota.model_fields.items() if field.default is None and key not in GUARANTEES
 )
 """The keys of a quota that hold rows back: without them, it limits nothing."""
+
+UNIT_KEYS: Final = tuple(key for key in _QuotaLimits.model_fields if "units" in key.split("_"))
+"""The keys of a quota to which only rows with units can be held."""
 
 HOLDS: Final = (*RATES, *(key for key, _, _ in BUDGETS))
 """Those that hold a row back until later, and not for its size."""

@@ -29,7 +29,7 @@ from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.files.storage import file_system, read_object
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
-from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.policy.model import Direction, PolicyDocument
 
 logger = logging.getLogger(__name__)
 
@@ -268,6 +268,64 @@ class PolicyObject:
         """Return whether the last read is recent, and was made after the object's modification time had settled."""
         is_known = None not in self._signature and self._read_ms >= self._first_seen_ms + OBJECT_SETTLING_MS
         return is_known and now_ms < self._read_ms + OBJECT_STALE_MS
+
+
+def refuse_units(document: PolicyDocument, direction: Direction) -> None:
+    """Refuse policies that limit units in a direction, for a job whose rows state none.
+
+    Raises
+    ------
+    PolicyError
+        If they do: nothing would ever be held.
+    """
+    path = document.first_of_units(direction)
+    if path is not None:
+        unit = document.job.unit
+        what = "units" if unit == "units" else f"units ({unit})"
+        raise PolicyError(
+            ".".join(path),
+            f"it counts {what}, and the job does not say what its rows cost; give the throttle units, a column or an "
+            f"expression, or units='0' if its rows cost none",
+        )
+
+
+class WithoutUnits:
+    """The policies of a job whose rows state no units: those that limit units cannot be applied.
+
+    As with a document that cannot be read, the last good policies stay in force, and every snapshot has the problem.
+    """
+
+    def __init__(self, source: PolicySource, direction: Direction) -> None:
+        self._source = source
+        self._direction: Direction = direction
+        self._newest: PolicySnapshot | None = None
+        self._told: PolicySnapshot | None = None
+
+    def current(self) -> PolicySnapshot:
+        """Return the newest policies that limit no units.
+
+        Raises
+        ------
+        PolicyError
+            If the policies limit units and no earlier ones did not.
+        ThrottleError
+            Whatever the source raises.
+        """
+        newest = self._source.current()
+        if newest is self._newest and self._told is not None:
+            return self._told
+        self._newest = newest
+        try:
+            refuse_units(newest.document, self._direction)
+        except PolicyError as error:
+            if self._told is None:
+                raise
+            problem = f"the policies of revision {newest.named_revision} cannot be applied: {error}"
+            if problem != self._told.problem:
+                logger.error("%s; revision %s stays in force", problem, self._told.named_revision)  # noqa: TRY400
+            newest = replace(self._told, problem=problem)
+        self._told = newest
+        return newest
 
 
 PATIENCE_SECONDS: Final = 2.0

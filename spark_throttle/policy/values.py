@@ -25,7 +25,7 @@ from spark_throttle.core.arithmetic.units import (
 )
 from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.names.visible_text import BIDIRECTIONAL, is_visible
-from spark_throttle.core.quota import MAX_BUDGET_TOKENS, MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
+from spark_throttle.core.quota import MAX_BUDGET_TOKENS, MAX_BURST_TOKENS, MAX_SIZE_BYTES, MAX_UNITS, Dimension
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.weekly_hours import WeeklyHours
 
@@ -80,6 +80,10 @@ def _parse_bytes_per_second(value: object) -> Decimal:
     return Decimal(parse_rate(value, Dimension.BYTES)) / 1000
 
 
+def _parse_units_per_second(value: object) -> Decimal:
+    return Decimal(parse_rate(value, Dimension.UNITS)) / 1000
+
+
 def _parse_request_percentage(value: object) -> Decimal:
     return Decimal(parse_percentage(value)) / NS_PER_MS_OF_A_PERCENT
 
@@ -93,8 +97,33 @@ def _parse_message_bytes(value: object) -> int:
     return size_bytes
 
 
+def _parse_message_units(value: object) -> int:
+    units = parse_budget(value, Dimension.UNITS)
+    if units == 0:
+        raise PolicyError("", "0 lets no unit pass; to admit nothing, set units_per_second: 0")
+    if units > MAX_UNITS:
+        raise PolicyError("", f"{describe(value)} is over {MAX_UNITS}, the most units of a message; give less")
+    return units
+
+
+def _parse_unit_name(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    if not _UNIT_NAME.fullmatch(text) or text in _OTHER_UNITS:
+        problem = f"{describe(value)} does not name a unit; write one to three words of letters, such as tokens"
+        raise PolicyError("", f"{problem}, and not {' or '.join(_OTHER_UNITS)}, which are counted too")
+    return text
+
+
+_UNIT_NAME: Final = re.compile(r"(?=.{1,40}$)[^\W\d_]+(?:[ -][^\W\d_]+){0,2}")
+_OTHER_UNITS: Final = ("messages", "bytes", "time")
+
+
 def _parse_bytes_of_a_budget(value: object) -> int:
     return parse_budget(value, Dimension.BYTES)
+
+
+def _parse_units_of_a_budget(value: object) -> int:
+    return parse_budget(value, Dimension.UNITS)
 
 
 def _parse_time_zone(value: object) -> str:
@@ -271,16 +300,21 @@ def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
 _RATE: Final = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS})
 _PERCENTAGE: Final = WithJsonSchema({"type": "number", "minimum": 0})
 _MESSAGE_BYTES: Final = WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES})
+_MESSAGE_UNITS: Final = WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_UNITS})
 _BUDGET: Final = WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_BUDGET_TOKENS})
 _SECONDS: Final = WithJsonSchema({"type": "number", "minimum": 0.001})
 
 # The outer validators refuse a key without a value: only an absent key means no limit.
 MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second)), _RATE]
 BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second)), _RATE]
+UnitsPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_units_per_second)), _RATE]
 Percentage = Annotated[Decimal | None, BeforeValidator(_checked(_parse_request_percentage)), _PERCENTAGE]
 MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes)), _MESSAGE_BYTES]
+MessageUnits = Annotated[int | None, BeforeValidator(_checked(_parse_message_units)), _MESSAGE_UNITS]
 MessageBudget = Annotated[int | None, BeforeValidator(_checked(parse_budget)), _BUDGET]
 ByteBudget = Annotated[int | None, BeforeValidator(_checked(_parse_bytes_of_a_budget)), _BUDGET]
+UnitBudget = Annotated[int | None, BeforeValidator(_checked(_parse_units_of_a_budget)), _BUDGET]
+UnitName = Annotated[str, BeforeValidator(_checked(_parse_unit_name))]
 TimeZone = Annotated[str, BeforeValidator(_checked(_parse_time_zone))]
 Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds)), _SECONDS]
 OtherSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds)), _SECONDS]

@@ -32,7 +32,7 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.record import to_json
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import (
-    ColumnLike,
+    RowExpressions,
     as_column,
     check_columns,
     deciding_columns,
@@ -71,9 +71,7 @@ class ThrottleSettings:
     """The arguments of a throttle; `throttle.Throttle` documents each of them."""
 
     policies: PolicyLocation
-    namespace: ColumnLike
-    size: ColumnLike | None
-    order_by: Sequence[ColumnLike] | None
+    rows: RowExpressions
     direction: Direction
     exchange: ExchangeOptions | None
     run: str = ""
@@ -109,9 +107,7 @@ class Pipeline:
             If an expression may have another value when a batch is run again.
         """
         given = self.settings
-        return stream_definition(
-            self.events, given.namespace, given.size, given.order_by, self._volatile, targets, partition_columns
-        )
+        return stream_definition(self.events, given.rows, self._volatile, targets, partition_columns)
 
     def frames(
         self,
@@ -132,8 +128,8 @@ class Pipeline:
         """
         events, given = self.events, self.settings
         spark = events.sparkSession
-        derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
-        helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
+        derived = derived_columns(events.schema, given.rows)
+        helped = with_helpers(events, given.rows, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
         waiting = waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline)
         place = waiting if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
@@ -176,7 +172,7 @@ class Pipeline:
 
     def measured(self) -> tuple[Column, Column]:
         """Return the expressions of a row's namespace and of its size."""
-        given = self.settings
+        given = self.settings.rows
         return as_column(given.namespace), row_columns(self.events.schema, given.size, self._volatile)[0]
 
     def payload(self, control_path: str) -> StagedPayload:
@@ -184,7 +180,7 @@ class Pipeline:
         return StagedPayload(
             Upkeep(control_path, self._kept_turns, "" if self.table is None else self.table.location),
             self.events.schema,
-            as_column(self.settings.namespace),
+            as_column(self.settings.rows.namespace),
             waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
             task_slots(self.events.sparkSession),
             self.table,
@@ -197,9 +193,9 @@ class Pipeline:
     @cached_property
     def _volatile(self) -> frozenset[str]:
         """The columns that may have another value when a batch is run again."""
-        schema, given = self.events.schema, self.settings
+        schema = self.events.schema
         check_columns(schema)
-        return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
+        return volatile_columns(self.events, deciding_columns(schema, self.settings.rows))
 
     def _control(self, control_path: str, sinks: Sinks | None, *, may_begin_anew: bool) -> DataFrame:
         spark = self.events.sparkSession
@@ -221,6 +217,8 @@ def control_options(
         "batchesRetained": str(batches_retained(spark)),
         "cores": str(cluster_cores(spark)),
     }
+    if given.rows.units is not None:
+        options["statesUnits"] = "true"
     if given.run:
         options["run"] = given.run
     if given.exchange is not None:

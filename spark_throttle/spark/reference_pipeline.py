@@ -99,9 +99,7 @@ class ReferencePipeline:
         """
         given = self.settings
         check_columns(self.events.schema)
-        found = stream_definition(
-            self.events, given.namespace, given.size, given.order_by, (), targets, partition_columns
-        )
+        found = stream_definition(self.events, given.rows, (), targets, partition_columns)
         columns = tuple((field.name, field.dataType.simpleString()) for field in self.stream.source_schema)
         return replace(found, columns=columns, ties=digest(_TIES))
 
@@ -141,12 +139,12 @@ class ReferencePipeline:
 
     def measured(self) -> tuple[Column, Column]:
         """Return the expressions of a row's namespace and of its size."""
-        given = self.settings
+        given = self.settings.rows
         return as_column(given.namespace), row_columns(self.events.schema, given.size, ())[0]
 
     def payload(self, control_path: str) -> StagedPayload:
         """Return how the rows of the query's batches are found."""
-        stream, given = self.stream, self.settings
+        stream, given = self.stream, self.settings.rows
         found, namespace = self._deciding(()), as_column(given.namespace)
         assert given.size is not None  # noqa: S101 - `problem` asks for it
         source = Source(
@@ -178,9 +176,7 @@ class ReferencePipeline:
         known, condition = stream.known_columns(), stream.condition()
         if isinstance(condition, str):
             return condition
-        return deciding_columns_of(
-            stream.source_schema, known, given.namespace, given.size, given.order_by, partition_columns, condition
-        )
+        return deciding_columns_of(stream.source_schema, known, given.rows, partition_columns, condition)
 
 
 AnyPipeline: TypeAlias = Pipeline | ReferencePipeline

@@ -20,8 +20,9 @@ from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import compile_from
 from spark_throttle.policy.model import Direction
+from spark_throttle.policy.source import refuse_units
 from spark_throttle.sharing.settings import ExchangeOptions
-from spark_throttle.spark.columns.payload_columns import ColumnLike, as_column, row_columns
+from spark_throttle.spark.columns.payload_columns import ColumnLike, RowExpressions, as_column, row_columns
 from spark_throttle.spark.columns.recorded_traffic import Duration, duration_ms, summed
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.declared_flow import aside, is_in_pipeline
@@ -63,6 +64,10 @@ class Throttle:
     size
         Column or SQL expression of the row's size in bytes. The default is the length of the row as JSON, without the
         columns that have another value when a batch is run again.
+    units
+        Column or SQL expression of the row's units: a whole number of what the policy's ``units_per_second`` counts,
+        such as the tokens of a model. By default rows cost none, and policies that limit units are refused; with
+        ``units="0"`` they are not.
     order_by
         Columns or SQL expressions that order the rows of a namespace. The default is Kafka's partition and offset if
         the stream has them and the topic, and otherwise an arbitrary order that is the same at every attempt.
@@ -89,13 +94,16 @@ class Throttle:
         order_by: Sequence[ColumnLike] | None = None,
         direction: Direction = "publish",
         exchange: str | Mapping[str, Any] | None = None,
+        units: ColumnLike | None = None,
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
         if isinstance(order_by, str):
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)
-        self._settings = ThrottleSettings(_located(policies), namespace, size, order_by, direction, shared)
+        located = _located(policies, direction, states_units=units is not None)
+        rows = RowExpressions(namespace, size, order_by, units)
+        self._settings = ThrottleSettings(located, rows, direction, shared)
         self._looks: dict[str, ControlLook] = {}
         self._metered = MeteredQuery()
 
@@ -195,7 +203,7 @@ class Throttle:
         ConfigurationError
             If `clock` is no clock, `namespace` no column and no position, or the throttle has several queries.
         """
-        own = self._settings.namespace
+        own = self._settings.rows.namespace
         if namespace is None and isinstance(own, str) and own.isidentifier():
             namespace = own
         return Metered(function, clock, namespace, self._metered)
@@ -257,9 +265,10 @@ class Throttle:
         since_ms = None if since is None else duration_ms("since", since)
         interval_ms = None if interval is None else duration_ms("interval", interval, INTERVALS_MS[0])
         within_ms = None if propose_within is None else duration_ms("propose_within", propose_within, 0)
-        size = row_columns(events.schema, self._settings.size, ())[0]
+        rows = self._settings.rows
+        size = row_columns(events.schema, rows.size, ())[0]
         traffic = summed(
-            events, time=as_column(time), namespace=as_column(self._settings.namespace), size=size,
+            events, time=as_column(time), namespace=as_column(rows.namespace), size=size,
             messages=as_column("1" if messages is None else messages), since_ms=since_ms, interval_ms=interval_ms,
         )  # fmt: skip
         direction, first_ms, end_ms = self._settings.direction, traffic.first_ms, traffic.end_ms
@@ -298,9 +307,11 @@ class Throttle:
         self._looks[str(query.id)] = look
 
 
-def _located(policies: Policies) -> PolicyLocation:
+def _located(policies: Policies, direction: Direction, *, states_units: bool) -> PolicyLocation:
     """Return the location of the policies; a document, or a file that this process sees, is validated at once."""
     location = PolicyLocation.parse(policies)
     if location.kind == "document" or (location.kind == "file" and Path(location.place).exists()):
-        location.load()
+        document = location.load()
+        if not states_units:
+            refuse_units(document, direction)
     return location

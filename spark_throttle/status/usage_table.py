@@ -133,7 +133,7 @@ def _waits(
     admitted
         The admitted messages of each scope.
     granted_micro
-        What its quotas earned, shape (scopes, 3); `None` if none has any.
+        What its quotas earned, shape (scopes, 4); `None` if none has any.
     """
     scopes, scope = len(admitted), np.full(len(report.names), -1)
     scope[is_active] = at
@@ -145,7 +145,7 @@ def _waits(
         by_it = is_in & (report.held_by[:, 0] == level)
         held = sums(scope[by_it], report.waiting[by_it, Dimension.MESSAGES], scopes)
     if granted_micro is None:
-        granted_micro = np.full((scopes, 3), UNLIMITED)
+        granted_micro = np.full((scopes, 4), UNLIMITED)
     granted = [
         pa.array(of / MICRO, mask=of == UNLIMITED)
         for of in (granted_micro[:, Dimension.MESSAGES], granted_micro[:, Dimension.BYTES])
@@ -251,8 +251,8 @@ def scope_shares(
     scopes = SharedScopes.of(policy, direction)
     names = [("tenant", name) for name in policy.tenant_names.to_pylist()]
     names += [("resource_group", name) for name in policy.group_names.to_pylist()]
-    tokens = np.flatnonzero(~scopes.is_time)
-    name_of = {int(scopes.ids[at]): names[scopes.position[at] - 1] for at in tokens}
+    together = np.flatnonzero(scopes.alone < 0)
+    name_of = {int(scopes.ids[at]): names[scopes.position[at] - 1] for at in together}
     order = np.argsort(observation.peer_scope, kind="stable")
     starts = np.searchsorted(observation.peer_scope[order], np.arange(len(observation.ids) + 1))
     return {

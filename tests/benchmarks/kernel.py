@@ -10,6 +10,7 @@
 ``backlog``     10,000 messages behind a queue of which 10,000 may leave
 ``budgets``     a batch of 100,000 under limits at all levels, with and without budgets beside them, in turns
 ``guarantees``  a batch of 100,000 under limits at all levels, with and without guarantees, in turns
+``units``       the same without units, with rows that state some, and with limits on them at all levels, in turns
 ``spread``      the stream over more and more namespaces
 ``profile``     in which functions the time of the stream goes
 ==============  =============================================================================================
@@ -36,7 +37,7 @@ import pyarrow as pa
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.names.matching import MatchMemory
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Guarantees, Level, Verdict
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Guarantees, Level, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue, StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
@@ -236,7 +237,7 @@ def measure_guarantees(stream: Stream) -> Iterator[Figure]:
     own = [(Level.NAMESPACE, rule, (1 + at[name], -1, 0)) for rule, name in enumerate(tenant_of)]
     for label, scopes in (("tenants", tenants), ("tenants, groups and namespaces", tenants + groups + own)):
         level, rule, way = (np.array(column, dtype=np.int64) for column in zip(*scopes, strict=True))
-        rate = np.tile(np.array([20_000, 20_000_000, UNLIMITED]), (len(scopes), 1))
+        rate = np.tile(np.array([20_000, 20_000_000, UNLIMITED, UNLIMITED]), (len(scopes), 1))
         burst_ms = np.full(len(scopes), 10_000)
         claims = Guarantees(level, rule, way, rate, burst_ms, np.full_like(rate, 10_000))
         cases = [Case("", policy, {}) for policy in (plain, replace(plain, guarantees=claims))]
@@ -250,11 +251,39 @@ def measure_guarantees(stream: Stream) -> Iterator[Figure]:
         yield Figure(f"{label} guaranteed, of none", (100 * taken[1] / taken[0]).tolist(), "%")
 
 
-def taken_by_turns(states: list[DeciderState], part: Arrivals, cases: list[Case]) -> npt.NDArray[np.float64]:
+def measure_units(stream: Stream) -> Iterator[Figure]:
+    """Yield the cost of a batch whose rows have units, by that of one whose rows have none; half of it passes, or all.
+
+    Units are limited nowhere, or as bytes are: at the namespace, its tenant, its group and the job.
+    """
+    names = pa.array([name_of(key) for key in range(NAMESPACES)])
+    plain = arrivals_of(stream, names, 0, 100_000)
+    stated = replace(plain, units=plain.size_bytes)
+
+    def policy(messages: float, units_per_second: float | None) -> CompiledPolicy:
+        shared = limit(messages_per_second=messages, bytes_per_second=2**34, units_per_second=units_per_second)
+        tenants = {f"t{i}": Tenant(shared, f"g{i % 4}") for i in range(TENANTS)}
+        groups = {f"g{i}": shared for i in range(4)}
+        return make_policy(job=shared, tenants=tenants, groups=groups, default=Namespace(shared))
+
+    for label, messages in (("all of it passes", 10**6), ("half of it passes", 50_000)):
+        none, limited = Case("", policy(messages, None), {}), Case("", policy(messages, 2**34), {})
+        cases = [none, none, limited]
+        states = [DeciderState.initial(case.policy, now_ms=NOW_MS) for case in cases]
+        taken = taken_by_turns(states, [plain, stated, stated], cases)
+        yield Figure(f"{label}, no units", (taken[0] / len(plain)).tolist(), "ns/message")
+        yield Figure(f"{label}, units stated, of none", (100 * taken[1] / taken[0]).tolist(), "%")
+        yield Figure(f"{label}, units limited, of none", (100 * taken[2] / taken[0]).tolist(), "%")
+
+
+def taken_by_turns(
+    states: list[DeciderState], parts: list[Arrivals] | Arrivals, cases: list[Case]
+) -> npt.NDArray[np.float64]:
     """Return the CPU time in ns of one batch from each state under its case, by turns; shape (cases, REPEATS)."""
     taken = np.zeros((len(cases), REPEATS))
+    of_case = parts if isinstance(parts, list) else [parts] * len(cases)
     for repeat in range(-1, REPEATS):  # what the first takes is overwritten
-        for which, (state, case) in enumerate(zip(states, cases, strict=True)):
+        for which, (state, part, case) in enumerate(zip(states, of_case, cases, strict=True)):
             start = time.process_time_ns()
             decide(state, part, case)
             taken[which, repeat] = time.process_time_ns() - start
@@ -308,7 +337,7 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     """Return a decider that remembers `flows` namespaces in debt, and has `queued` rows waiting."""
     names = pa.array([name_of(key) for key in range(flows)], pa.string())
     random = np.random.default_rng(1)
-    balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, 3))
+    balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, len(Dimension)))
     nothing = np.zeros((flows, 2), dtype=np.int64)
     second = np.full(flows, NOW_MS // 1000 - 1, dtype=np.int64)
     key = random.integers(0, flows, queued)
@@ -393,6 +422,7 @@ MEASURES = {
     "flows": measure_flows,
     "backlog": measure_backlog,
     "budgets": measure_budgets,
+    "units": measure_units,
     "guarantees": measure_guarantees,
     "spread": measure_spread,
     "profile": measure_profile,

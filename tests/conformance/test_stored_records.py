@@ -84,6 +84,7 @@ POLICY: Final = replace(
                 on_excess=OnExcess.REJECT,
                 max_message_bytes=2**20,
                 request_percentage=250,
+                units_per_second=7,
             )
         },
         namespaces={
@@ -99,14 +100,15 @@ POLICY: Final = replace(
         revision="0123456789abcdef",
     ),
     time_zone="Europe/Berlin",
+    unit="tokens",
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
     guarantees=Guarantees(
         np.array([1, 0]),
         np.array([-1, 1]),
         np.array([[1, 3, 0], [2, -1, 0]]),
-        np.array([[5_000, -1, 2**40], [0, 7, -1]]),
+        np.array([[5_000, -1, 3, 2**40], [0, 7, -1, -1]]),
         np.array([10_000, 1]),
-        np.array([[1, 2, 3], [4, 5, 2**40]]),
+        np.array([[1, 2, 7, 3], [4, 5, 8, 2**40]]),
     ),
 )
 ROWS: Final = StoredRows(
@@ -117,7 +119,7 @@ ROWS: Final = StoredRows(
 CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
 NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
-TRIPLES = np.array([[0, 2**40, -1], [-7, 5, 2**50]])
+TOKENS = np.array([[0, 2**40, 9, -1], [-7, 5, 2**36, 2**50]])
 WINDOWS: Final = CalendarWindows(*np.array([[7, 1, 0], [5, 6, 2**41], [8, 9, 2**42]]))
 CLAIMS: Final = BudgetClaims(PAIRS, PAIRS > 0, 2 * PAIRS, "5eed")
 MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO, 4 * TWO)
@@ -125,12 +127,12 @@ UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
 ])  # fmt: skip
 STATE: Final = DeciderState(
-    5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO,
+    5_000, Flows(NAMES, TOKENS, 5 * TOKENS, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO,
                  Spent(PAIRS, 2 * PAIRS)),
-    Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
-    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES, 3 * TRIPLES, Spent(PAIRS, 3 * PAIRS), CLAIMS, 4 * TRIPLES), 7,
+    Queue(np.array([1, 0, 1]), *np.arange(12).reshape(4, 3)),
+    SharedBuckets(TOKENS, 4_000, 2 * TOKENS, 3 * TOKENS, Spent(PAIRS, 3 * PAIRS), CLAIMS, 4 * TOKENS), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
-    Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
+    Queue(*np.arange(10).reshape(5, 2)), ONE, MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
@@ -146,12 +148,12 @@ BLOCKS: Final[list[Any]] = [
     InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
-    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS,
-               CLAIMS, 3 * TRIPLES),
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TOKENS, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS,
+               CLAIMS, 3 * TOKENS),
     Epoch(
-        7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TRIPLES, TWO,
+        7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TOKENS, TWO,
         SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
-        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS, 3 * TRIPLES,
+        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS, 3 * TOKENS,
     ),
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     Delivery(

@@ -159,7 +159,7 @@ class Query:
         names = pa.array(list(admitted or {}), pa.string())
         policy, state = self.plane.epochs.policy(self.epoch), self.decider()
         found = match(names, policy)
-        used = np.array([(*each, 0) for each in (admitted or {}).values()], dtype=np.int64).reshape(-1, 3)
+        used = np.array([(*each, 0, 0) for each in (admitted or {}).values()], dtype=np.int64).reshape(-1, 4)
         nothing = np.zeros(len(names), dtype=np.int64)
         left = np.stack([nothing + waiting, nothing, nothing], axis=1)
         taken = by_scope(found.shared_scope, used, len(policy.shared))

@@ -11,7 +11,7 @@ import pytest
 from spark_throttle.control.demand import DemandMeter, SharedScopes
 from spark_throttle.core.arithmetic.segments import name_hash, sums
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.report import Measurement
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
@@ -38,14 +38,14 @@ def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY, price_ns: int
     found = match(names, policy)
     admitted, waiting, wanted = (
         np.array(
-            [[row[column], 10 * row[column], price_ns * row[column]] for row in use.values()], dtype=np.int64
-        ).reshape(-1, 3)
+            [[row[column], 10 * row[column], 0, price_ns * row[column]] for row in use.values()], dtype=np.int64
+        ).reshape(-1, 4)
         for column in range(3)
     )
     nothing = np.zeros(len(use), dtype=np.int64)
     return UsageReport(
         1, policy.revision, now_ms, names, found.tenant, found.group, nothing + 1, admitted + waiting, admitted,
-        0 * admitted, waiting, wanted, nothing, nothing, np.zeros((len(policy.shared), 3), dtype=np.int64), NEVER_MS,
+        0 * admitted, waiting, wanted, nothing, nothing, np.zeros((len(policy.shared), 4), dtype=np.int64), NEVER_MS,
         NEVER_MS, NEVER_MS,
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_time_is_wanted_at_the_price_that_is_known_and_a_millisecond_a_message_b
         assert wanted(found, GOLD)[0] == 70.0
 
 
-def test_time_is_shared_where_it_is_enforced_but_in_the_job() -> None:
+def test_time_and_units_are_shared_where_they_are_enforced_but_in_the_job() -> None:
     watched = limit(request_percentage=50, on_excess=OnExcess.OBSERVE)
     policy = make_policy(
         job=limit(request_percentage=50),
@@ -107,21 +107,25 @@ def test_time_is_shared_where_it_is_enforced_but_in_the_job() -> None:
         groups={"gold": limit(request_percentage=5)},
     )
     scopes = SharedScopes.of(policy, "publish")
-    assert (scopes.position.tolist(), scopes.is_time.tolist()) == ([2], [True])
+    assert (scopes.position.tolist(), scopes.alone.tolist()) == ([2], [Dimension.TIME])
     both = SharedScopes.of(
         make_policy(
-            groups={"a": limit(messages_per_second=1, request_percentage=5), "b": limit(messages_per_second=2)}
+            groups={
+                "a": limit(messages_per_second=1, request_percentage=5),
+                "b": limit(messages_per_second=2, units_per_second=3),
+            }
         ),
         "publish",
     )
-    assert sorted(zip(both.position.tolist(), both.is_time.tolist(), strict=True)) == [
-        (1, False),
-        (1, True),
-        (2, False),
+    assert sorted(zip(both.position.tolist(), both.alone.tolist(), strict=True)) == [
+        (1, -1),
+        (1, Dimension.TIME),
+        (2, -1),
+        (2, Dimension.UNITS),
     ]
-    values = np.array([[-1, -1, -1], [7, -1, 9], [8, -1, -1]])
+    values = np.array([[-1, -1, -1, -1], [7, -1, -1, 9], [8, -1, 5, -1]])
     assert both.spread(both.taken(values), 0 * values - 1).tolist() == values.tolist()
-    assert both.taken(values)[both.is_time].tolist() == [[9, -1]]
+    assert both.taken(values)[both.alone == Dimension.TIME].tolist() == [[9, -1]]
 
 
 def test_demand_that_rose_is_known_when_it_is_seen_for_the_second_time() -> None:

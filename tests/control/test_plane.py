@@ -145,7 +145,7 @@ def test_policy_change_is_due_at_once_and_is_brought_to_the_decider(query: Query
     assert second.number == 2
     changed = query.plane.epochs.policy_for(first, second)
     assert changed is not None
-    assert changed.shared.rate_micro_per_ms.tolist() == [[7_000, -1, -1]]
+    assert changed.shared.rate_micro_per_ms.tolist() == [[7_000, -1, -1, -1]]
     query.quiet_batch()
     query.policies.set({"job": per_second(8)})
     query.policies.set({"job": per_second(7)})

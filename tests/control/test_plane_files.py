@@ -117,7 +117,7 @@ def test_replayed_epoch_keeps_its_policy_although_another_is_in_force(query: Que
     query.restart()
     found = query.plane.epochs.policy_for(NO_EPOCH, first)
     assert found is not None
-    assert found.shared.rate_micro_per_ms[0].tolist() == [100_000, -1, -1]
+    assert found.shared.rate_micro_per_ms[0].tolist() == [100_000, -1, -1, -1]
 
 
 def test_run_prunes_at_its_first_commit_and_after_every_hundred(query: Query) -> None:

@@ -18,14 +18,14 @@ from spark_throttle.files.storage import Directory
 
 def report(admitted: list[int], rejected: list[int], *, reason: Reason = Reason.QUOTA, invalid: int = 0) -> UsageReport:
     n = len(admitted)
-    zeros, nothing = np.zeros(n, dtype=np.int64), np.zeros((n, 3), dtype=np.int64)
+    zeros, nothing = np.zeros(n, dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
     by_reason = [0] * len(REASONS)
     by_reason[reason] = sum(rejected)
     by_reason[Reason.SIZE_MISSING] += invalid
     return UsageReport(
         epoch=1, revision="r", now_ms=1_000, names=pa.array([f"acme/{at}" for at in range(n)]), tenant=zeros,
-        group=zeros, weight=zeros, offered=nothing, admitted=np.array([[each, 0, 0] for each in admitted]),
-        rejected=np.array([[each, 0, 0] for each in rejected]), waiting=nothing, demand=nothing,
+        group=zeros, weight=zeros, offered=nothing, admitted=np.array([[each, 0, 0, 0] for each in admitted]),
+        rejected=np.array([[each, 0, 0, 0] for each in rejected]), waiting=nothing, demand=nothing,
         observed_messages=zeros, delayed_ms=zeros, shared_micro=nothing[:1], due_ms=NEVER_MS,
         due_with_quotas_ms=NEVER_MS, filled_ms=NEVER_MS, invalid_messages=invalid, rejected_by_reason=tuple(by_reason),
     )  # fmt: skip

@@ -69,8 +69,8 @@ def test_known_price_lets_pass_what_the_balance_pays_for_and_one_row_into_debt()
     played.batch({"acme/x": 1})
     assert played.batch({"acme/x": 9}, after_ms=60_000)["acme/x"] == 4
     assert played.report is not None
-    assert played.report.shared_micro[1].tolist() == [0, 0, -200 * MS]
-    assert played.report.admitted[0].tolist() == [4, 4, 1_200 * MS]
+    assert played.report.shared_micro[1].tolist() == [0, 0, 0, -200 * MS]
+    assert played.report.admitted[0].tolist() == [4, 4, 0, 1_200 * MS]
 
 
 def test_row_that_time_refuses_is_told_so_with_how_long_the_debt_lasts() -> None:
@@ -102,7 +102,7 @@ def test_no_scope_uses_more_than_its_quota_a_burst_and_one_batch(seed: int) -> N
         for scope, series in used.items():
             series.append(sum(n * played.cost_ms[name] for name, n in found.items() if name.startswith(scope)))
             quota = job if not scope else quotas[scope]
-            rate_ms, burst_ms = quota.rate_micro_per_ms[2] / 1_000, quota.burst_micro[2] / MS
+            rate_ms, burst_ms = quota.rate_micro_per_ms[3] / 1_000, quota.burst_micro[3] / MS
             largest = max(played.cost_ms.values())
             assert sum(series) <= burst_ms + rate_ms * second + max(series) + largest, (scope, second)
 

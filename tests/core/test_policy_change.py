@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,7 +188,7 @@ def test_namespace_starts_full_in_each_dimension_that_gets_its_first_limit(engin
     decider.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(both, "g")})
     decider.batch(2, [("a/x", 5)] * 900, {"g": (5_000, 0)})
     left = 1_000 - 900 - is_remembered
-    assert decider.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1), 0)  # 500 bytes would let 101 pass
+    assert decider.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1), 0, 0)  # 500 bytes would let 101 pass
 
 
 def test_limit_of_0_is_a_limit_and_owes_nothing_when_it_is_raised(engine: Engine) -> None:
@@ -297,35 +298,36 @@ def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -
 
 @pytest.mark.parametrize("dimension", Dimension)
 def test_shared_scope_begins_full_in_the_dimension_that_had_no_limit(dimension: Dimension) -> None:
-    ones = (
-        limit(messages_per_second=5), limit(bytes_per_second=5), limit(request_percentage=0.5),
-    )  # fmt: skip
-    one, every = ones[dimension], limit(messages_per_second=5, bytes_per_second=5, request_percentage=0.5)
+    rates: dict[str, Any] = {
+        "messages_per_second": 5, "bytes_per_second": 5, "units_per_second": 5, "request_percentage": 0.5
+    }  # fmt: skip
+    key = list(rates)[dimension]
+    one, every = limit(**{key: rates[key]}), limit(**rates)
     before, after = (make_policy(groups={"g": each}, tenants={"a": Tenant(each)}) for each in (one, every))
-    spent = np.full((3, 3), -7 * MICRO)
+    spent = np.full((3, 4), -7 * MICRO)
     told = carried_shared(spent, before, after)
     others = [each for each in Dimension if each != dimension]
     assert told[1:, dimension].tolist() == [-7 * MICRO] * 2
-    assert told[1:, others].tolist() == [[5 * MICRO] * 2] * 2
+    assert told[1:, others].tolist() == [[5 * MICRO] * 3] * 2
     back = carried_shared(told, after, before)
-    assert back[1:, others].tolist() == [[0, 0]] * 2
+    assert back[1:, others].tolist() == [[0, 0, 0]] * 2
 
 
 def test_shared_scope_that_is_removed_and_put_back_begins_full_and_owes_nothing() -> None:
     held = make_policy(groups={"g": limit(messages_per_second=5)})
     removed = make_policy()
-    owing = np.array([[0, 0, 0], [-90 * MICRO, 0, 0]])
+    owing = np.array([[0, 0, 0, 0], [-90 * MICRO, 0, 0, 0]])
     told = carried_shared(carried_shared(owing, held, removed), removed, held)
-    assert told.tolist() == [[0, 0, 0], [5 * MICRO, 0, 0]]
+    assert told.tolist() == [[0, 0, 0, 0], [5 * MICRO, 0, 0, 0]]
 
 
 def test_burst_that_shrinks_cuts_a_balance_and_one_that_grows_adds_nothing() -> None:
     def policy(burst_seconds: float) -> CompiledPolicy:
         return make_policy(job=limit(messages_per_second=10, burst_seconds=burst_seconds))
 
-    balance = np.array([[80 * MICRO, 0, 0]])
-    assert carried_shared(balance, policy(9), policy(2)).tolist() == [[20 * MICRO, 0, 0]]
-    assert carried_shared(balance, policy(9), policy(90)).tolist() == [[80 * MICRO, 0, 0]]
+    balance = np.array([[80 * MICRO, 0, 0, 0]])
+    assert carried_shared(balance, policy(9), policy(2)).tolist() == [[20 * MICRO, 0, 0, 0]]
+    assert carried_shared(balance, policy(9), policy(90)).tolist() == [[80 * MICRO, 0, 0, 0]]
 
 
 # Dry runs
@@ -376,7 +378,7 @@ def test_shared_scope_owes_a_burst_at_most_once_it_enforces(level: str, change: 
 def test_debt_of_an_older_dry_run_is_cut_to_a_burst_of_the_new_quota(engine: Engine) -> None:
     decider = Decider(engine, observed(OnExcess.OBSERVE, "namespace"))
     decider.batch(0, [("a/x", 1)] * 50)
-    flows = replace(decider.state.flows, balance_micro=np.array([[-(10**15), 0, 0]]))
+    flows = replace(decider.state.flows, balance_micro=np.array([[-(10**15), 0, 0, 0]]))
     decider.state = replace(decider.state, flows=flows)
     quota = limit(messages_per_second=20, burst_seconds=2)
     decider.policy = make_policy(namespaces={"a/x": Namespace(quota)})

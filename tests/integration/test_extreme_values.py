@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.spark.columns.payload_columns import with_helpers
+from spark_throttle.spark.columns.payload_columns import RowExpressions, with_helpers
 from spark_throttle.spark.rows.frames import SIZE
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.status.status import read_status
@@ -188,7 +188,7 @@ def test_size_that_is_no_number_of_bytes_is_missing(
 ) -> None:
     rows = spark.sql(f"select 't/a' ns, size from (select explode(array({sizes})) size)")  # noqa: S608 - our own
     assert rows.schema["size"].dataType.simpleString() == kind
-    assert [row[SIZE] for row in with_helpers(rows, "ns", "size", ()).collect()] == expected
+    assert [row[SIZE] for row in with_helpers(rows, RowExpressions("ns", "size", ())).collect()] == expected
 
 
 def test_rows_that_wait_keep_their_bytes_and_have_a_size(lake: Lake) -> None:

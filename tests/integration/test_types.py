@@ -10,7 +10,7 @@ import pytest
 
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.spark import Throttle
-from spark_throttle.spark.columns.payload_columns import with_helpers
+from spark_throttle.spark.columns.payload_columns import RowExpressions, with_helpers
 from spark_throttle.spark.rows.frames import TIE
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.spark_version import to_arrow
@@ -176,7 +176,7 @@ def test_rows_that_differ_have_different_ties(spark: SparkSession, every_type: s
     zeros = "select double('0.0') a, double('-0.0') b, 1 c union all select double('-0.0'), double('0.0'), 1"
     gaps = "select double('0.0') a, null b, 1 c union all select null, double('0.0'), 1"
     for rows in (spark.read.parquet(every_type), spark.sql(zeros), spark.sql(gaps)):
-        ties = with_helpers(rows, "'t/n'", None, None).select(TIE).collect()
+        ties = with_helpers(rows, RowExpressions("'t/n'")).select(TIE).collect()
         assert len(set(ties)) == rows.count() > 1
 
 

@@ -46,8 +46,8 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
             **{field: _of_flow(getattr(usage, field), i, -1 if field == "oldest_ms" else 0) for field in numbers},
             waited=tuple(waited[i]),
             held_by=_row_of(usage.held_by, i, 2),
-            granted_micro=_row_of(usage.granted_micro, i, 3),
-            own_micro=(0, 0) if usage.own_micro is None else tuple(usage.own_micro[i].tolist()),
+            granted_micro=_row_of(usage.granted_micro, i, len(Dimension)),
+            own_micro=(0,) * Dimension.TIME if usage.own_micro is None else tuple(usage.own_micro[i].tolist()),
         )
         for i, name in enumerate(names)
     }

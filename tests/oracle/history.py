@@ -80,6 +80,7 @@ class PlayedBatch:
         names = self.before.flows.names.to_pylist()
         queue = self.before.queue
         arrivals = self.step.arrivals
+        units = [0] * len(arrivals) if arrivals.units is None else arrivals.units.to_pylist()
         most_ns = MOST_NS // max(1, len(queue) + len(arrivals)) if self.step.policy.has_time else 0
         flows, means = self.before.flows, self.before.prices
         each_ns = zip(names, flows.price_ns.tolist(), flows.priced_ms.tolist(), strict=True)
@@ -88,6 +89,7 @@ class PlayedBatch:
         columns = zip(
             namespaces,
             queue.size_bytes.tolist() + arrivals.size_bytes.to_pylist(),
+            queue.amounts(2)[1].tolist() + units,
             queue.arrival_ms.tolist() + [self.step.now_ms] * len(arrivals),
             [False] * len(queue) + [True] * len(arrivals),
             decisions_of(self.plan),
@@ -103,6 +105,7 @@ class DecidedRow:
 
     namespace: str
     size_bytes: int
+    units: int
     arrival_ms: int
     is_arrival: bool
     decision: Decision
@@ -112,7 +115,7 @@ class DecidedRow:
     @property
     def tokens(self) -> Tokens:
         """The row's cost in tokens."""
-        return 1, self.size_bytes, self.time_ns
+        return 1, self.size_bytes, self.units, self.time_ns
 
     @property
     def is_admitted(self) -> bool:

@@ -112,7 +112,8 @@ class _Batch:
         served: Mapping[str, Served] | None,
     ) -> None:
         self.old = ReferenceState.from_arrays(state, policy)
-        self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
+        units = [0] * len(arrivals) if arrivals.units is None else arrivals.units.to_pylist()
+        self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), units, strict=True))
         self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
         self.policy, self.now_ms, self.served, self.windows = policy, now_ms, served, state.windows
         self.most_ns = MOST_NS // max(1, len(state.queue) + len(arrivals))
@@ -178,8 +179,9 @@ class _Batch:
             arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
             time_ns = self.time_ns(queued.namespace)
             row = Row(
-                index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False, time_ns=time_ns
-            )
+                index, queued.namespace, queued.size_bytes, queued.units, arrival_ms, release_ms, is_arrival=False,
+                time_ns=time_ns,
+            )  # fmt: skip
             self.rows.append(row)
             if age_ms is not None and self.now_ms - arrival_ms > age_ms:
                 self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
@@ -190,21 +192,24 @@ class _Batch:
 
     def take_arrivals(self) -> None:
         queued = len(self.old.queue)
-        for index, (namespace, size_bytes) in enumerate(self.arrivals, start=queued):
-            malformed = malformed_reason(namespace, size_bytes, is_writable=self.is_writable[index - queued])
+        for index, (namespace, size_bytes, units) in enumerate(self.arrivals, start=queued):
+            malformed = malformed_reason(namespace, size_bytes, units, is_writable=self.is_writable[index - queued])
             if malformed:
                 self.decisions[index] = Decision(Verdict.REJECT, malformed, throttle_time_ms=NEVER_MS)
                 continue
-            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True, time_ns=self.time_ns(namespace))
+            row = Row(
+                index, namespace, size_bytes, units, self.now_ms, 0, is_arrival=True, time_ns=self.time_ns(namespace)
+            )
             self.rows.append(row)
             flow = self.flow(namespace)
-            if too_small := flow.rules.too_small_for(size_bytes, observed=False):
-                self.decisions[index] = self.by_size(Verdict.REJECT, too_small)
+            if too_small := flow.rules.too_small_for(row.tokens, observed=False):
+                self.decisions[index] = self.by_size(Verdict.REJECT, *too_small)
             elif self.passes_windows(flow, row):
                 flow.rows.append(row)
 
-    def by_size(self, verdict: Verdict, limits: ScopeLimits) -> Decision:
-        return Decision(verdict, "size_too_large", limits.level, Dimension.BYTES, limits.index, NEVER_MS)
+    def by_size(self, verdict: Verdict, limits: ScopeLimits, dimension: Dimension) -> Decision:
+        reason = "size_too_large" if dimension == Dimension.BYTES else "units_too_large"
+        return Decision(verdict, reason, limits.level, dimension, limits.index, NEVER_MS)
 
     def passes_windows(self, flow: Flow, row: Row) -> bool:
         """Apply Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
@@ -369,10 +374,10 @@ class _Batch:
     def mark_sizes(self) -> None:
         """Mark the admitted rows that an observing scope would have rejected for their size, over any other mark."""
         for row in self.rows:
-            too_small = self.flows[row.namespace].rules.too_small_for(row.size_bytes, observed=True)
+            too_small = self.flows[row.namespace].rules.too_small_for(row.tokens, observed=True)
             if too_small and self.decisions[row.index].verdict == Verdict.ADMIT:
                 self.refused_by.pop(row.index, None)
-                self.decisions[row.index] = self.by_size(Verdict.ADMIT, too_small)
+                self.decisions[row.index] = self.by_size(Verdict.ADMIT, *too_small)
 
     def tell_throttle_times(self) -> None:
         """Set the throttle time of each refused or marked row, by the debts after the batch.
@@ -464,7 +469,7 @@ class _Batch:
             if self.waiting(flow) or flow.has_memory(self.now_ms, has_time=self.policy.has_time)
         }
         queue = [
-            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms)
+            QueuedRow(row.namespace, row.size_bytes, row.units, row.arrival_ms, row.release_ms)
             for row in self.rows
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from spark_throttle.core.limits.budgets import CalendarWindows
 
 KEYS: Final = (
-    "messages_per_hour", "messages_per_day", "messages_per_month", "bytes_per_hour", "bytes_per_day", "bytes_per_month"
+    "messages_per_hour", "messages_per_day", "messages_per_month", "bytes_per_hour", "bytes_per_day", "bytes_per_month",
+    "units_per_hour", "units_per_day", "units_per_month",
 )  # fmt: skip
 _PERIODS: Final = ("hour", "day", "month")
-_DIMENSIONS: Final = {"messages": Dimension.MESSAGES, "bytes": Dimension.BYTES}
+_DIMENSIONS: Final = {"messages": Dimension.MESSAGES, "bytes": Dimension.BYTES, "units": Dimension.UNITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class Budget:
     Examples
     --------
     >>> budget = Budget(10, Tally("bytes_per_day"), is_enforced=True)
-    >>> budget.take((1, 9, 0))
+    >>> budget.take((1, 9, 0, 0))
     >>> budget.is_spent
     False
-    >>> budget.take((1, 9, 0))
+    >>> budget.take((1, 9, 0, 0))
     >>> budget.is_spent, budget.tally
     (True, Tally(key='bytes_per_day', used=18, over=8))
     """
@@ -66,7 +67,7 @@ class Budget:
         """How much may go before a row; -1 if none may."""
         return max(self.tokens - self.tally.used, 0) - 1
 
-    def take(self, tokens: tuple[int, int, int]) -> None:
+    def take(self, tokens: tuple[int, int, int, int]) -> None:
         """Charge a row."""
         taken = tokens[self.dimension]
         if taken:

@@ -161,11 +161,11 @@ def _moved(price_ns: int, time_ns: int, messages: int, window_ms: int, passed_ms
 
 def _owing(limits: ScopeLimits, balance_micro: Tokens, owed_ns: int) -> Tokens:
     """Return balances less time; an observing scope is overdrawn by at most a burst."""
-    messages, in_bytes, held_ns = balance_micro
+    *others, held_ns = balance_micro
     if not limits.limits(Dimension.TIME):
         return balance_micro
     least_ns = -limits.burst_micro[Dimension.TIME] if limits.on_excess == OnExcess.OBSERVE else MIN_BALANCE_MICRO
-    return messages, in_bytes, max(held_ns - owed_ns, min(least_ns, held_ns))
+    return tokens([*others, max(held_ns - owed_ns, min(least_ns, held_ns))])
 
 
 def _window_ms(limits: ScopeLimits) -> int:
@@ -179,7 +179,7 @@ def _earned(state: DeciderState, policy: CompiledPolicy, *, elapsed_ms: int) -> 
     earned = {}
     memories = ReferenceState.from_arrays(state, policy).shared
     for memory, quota, key in zip(memories, *_scopes_of(policy), strict=True):
-        balances = [0, 0, 0]
+        balances = [0] * len(DIMENSIONS)
         for d in quota.limited_dimensions:
             bucket = memory.bucket(quota, d)
             bucket.refill(elapsed_ms)
@@ -196,7 +196,7 @@ def _shared(
     found = []
     for scope, (quota, key) in enumerate(zip(*_scopes_of(after), strict=True)):
         share = None if row.share_micro_per_ms is None else tokens(row.share_micro_per_ms[scope])
-        balances = [0, 0, 0]
+        balances = [0] * len(DIMENSIONS)
         for d in quota.limited_dimensions:
             if after is before:
                 balance_micro = earned[key][d]
@@ -204,11 +204,11 @@ def _shared(
                 balance_micro = changed_balance(former[key], quota, d, earned[key][d], elapsed_ms=0)
             else:
                 balance_micro = TokenBucket.full(quota.rate_micro_per_ms[d], quota.burst_micro[d]).balance_micro
-            bucket = ScopeMemory((balance_micro,) * 3, share).bucket(quota, d)
+            bucket = ScopeMemory(tokens([balance_micro] * len(DIMENSIONS)), share).bucket(quota, d)
             bucket.refill(0)
             balances[d] = bucket.balance_micro
         found.append(balances)
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
+    return np.array(found, dtype=np.int64).reshape(-1, len(DIMENSIONS))
 
 
 def _scopes_of(policy: CompiledPolicy) -> tuple[list[ScopeLimits], list[tuple[Level, str]]]:

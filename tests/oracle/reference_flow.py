@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.measured_time import REMEMBERED_MS
-from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
 from tests.oracle.reference_bucket import (
     TokenBucket,
     name_hash,
@@ -15,6 +15,7 @@ from tests.oracle.reference_bucket import (
 from tests.oracle.reference_budget import Budget, told
 from tests.oracle.reference_rules import (
     DIMENSIONS,
+    MOST,
     UNIT_MICRO,
     NamespaceRules,
     ScopeLimits,
@@ -35,6 +36,7 @@ class Row:
 
     namespace: str
     size_bytes: int
+    units: int
     arrival_ms: int
     release_ms: int
     is_arrival: bool
@@ -44,12 +46,12 @@ class Row:
     @property
     def tokens(self) -> Tokens:
         """The row's cost in tokens."""
-        return (1, self.size_bytes, self.time_ns)
+        return (1, self.size_bytes, self.units, self.time_ns)
 
 
 def total_tokens(rows: list[Row]) -> Tokens:
     """Return the total cost of `rows` in tokens."""
-    return len(rows), sum(row.size_bytes for row in rows), sum(row.time_ns for row in rows)
+    return tokens([sum(row.tokens[d] for row in rows) for d in DIMENSIONS])
 
 
 def debt_floor(
@@ -63,8 +65,8 @@ def debt_floor(
     floor_micro = MIN_BALANCE_MICRO
     if is_marked:
         floor_micro = max(floor_micro, min(balance_micro, -max(burst_micro, 1)))
-    if dimension == Dimension.BYTES and limits.is_observed and limits.max_message_bytes < MAX_SIZE_BYTES:
-        largest_micro = max(burst_micro, limits.max_message_bytes * MICRO)
+    if dimension in MOST and limits.is_observed and limits.largest[dimension] < MOST[dimension]:
+        largest_micro = max(burst_micro, limits.largest[dimension] * MICRO)
         floor_micro = max(floor_micro, min(balance_micro, -largest_micro))
     return floor_micro
 

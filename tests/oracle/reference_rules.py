@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
+    MAX_UNITS,
     MICRO,
     UNBOUNDED,
     UNLIMITED,
@@ -26,15 +27,20 @@ MAX_NAMESPACE_BYTES: Final = 1024
 Pair = tuple[int, int]
 """A value for messages and one for bytes."""
 
-Tokens = tuple[int, int, int]
-"""A value for messages, one for bytes and one for time, indexed by `Dimension`."""
+Tokens = tuple[int, int, int, int]
+"""A value for messages, one for bytes, one for units and one for time, indexed by `Dimension`."""
 
-DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES, Dimension.TIME)
+DIMENSIONS = tuple(Dimension)
 COUNTED = (Dimension.MESSAGES, Dimension.BYTES)
 """What Pegasus' rules and the bounds of the queue count."""
 
-UNIT_MICRO: Final = {Dimension.MESSAGES: MICRO, Dimension.BYTES: MICRO, Dimension.TIME: 1}
-"""What balances lose for a message, a byte and a nanosecond."""
+UNIT_MICRO: Final = {Dimension.MESSAGES: MICRO, Dimension.BYTES: MICRO, Dimension.UNITS: MICRO, Dimension.TIME: 1}
+"""What balances lose for a message, a byte, a unit and a nanosecond."""
+
+SIZES: Final = {Dimension.BYTES: "max_message_bytes", Dimension.UNITS: "max_message_units"}
+"""What may be too much of a message, and the key that bounds it."""
+
+MOST: Final = {Dimension.BYTES: MAX_SIZE_BYTES, Dimension.UNITS: MAX_UNITS}
 
 
 def pair(row: Sequence[int] | Int64s) -> Pair:
@@ -43,8 +49,9 @@ def pair(row: Sequence[int] | Int64s) -> Pair:
 
 
 def tokens(row: Sequence[int] | Int64s) -> Tokens:
-    """Return a row of an (n, 3) array as Python integers."""
-    return int(row[0]), int(row[1]), int(row[2])
+    """Return a row of an (n, 4) array as Python integers."""
+    messages, in_bytes, units, time = map(int, row)
+    return messages, in_bytes, units, time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,8 @@ class ScopeLimits:
     on_excess: OnExcess
     weight: int
 
-    max_message_bytes: int
-    """Bound on the size of a message; `MAX_SIZE_BYTES` if there is none."""
+    largest: Mapping[Dimension, int]
+    """Bounds on what a message has of `SIZES`; `MOST` if there is none."""
 
     budgets: tuple[tuple[str, int], ...] = ()
     """The budgets, by their keys."""
@@ -69,7 +76,7 @@ class ScopeLimits:
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
         """Return the limits at `position`."""
-        largest = limits.settings.get("max_message_bytes")
+        largest = {d: limits.settings.get(key) for d, key in SIZES.items()}
         return cls(
             level,
             index,
@@ -77,7 +84,7 @@ class ScopeLimits:
             tokens(limits.burst_micro[position]),
             OnExcess(int(limits.on_excess[position])),
             int(limits.weight[position]),
-            MAX_SIZE_BYTES if largest is None else min(MAX_SIZE_BYTES, int(largest[position])),
+            {d: MOST[d] if column is None else min(MOST[d], int(column[position])) for d, column in largest.items()},
             tuple(
                 (key, int(limits.settings[key][position]))
                 for key in KEYS
@@ -158,11 +165,14 @@ class NamespaceRules:
         """Whether a Pegasus rule counts the namespace's arrivals, then in both dimensions."""
         return any(rule.is_on for rule in self.windows)
 
-    def too_small_for(self, size_bytes: int, *, observed: bool) -> ScopeLimits | None:
-        """Return the scope with the least bound, observing or not as asked, if a size exceeds it; otherwise `None`."""
+    def too_small_for(self, tokens: Tokens, *, observed: bool) -> tuple[ScopeLimits, Dimension] | None:
+        """Return the scope with the least bound, observing or not as asked, if a row exceeds it; otherwise `None`."""
         asked = [each for each in (self.limits, *self.shared) if (each.on_excess == OnExcess.OBSERVE) == observed]
-        least = min(asked, key=lambda each: each.max_message_bytes, default=None)  # the narrowest of equals
-        return least if least is not None and size_bytes > least.max_message_bytes else None
+        for d in SIZES:
+            least = min(asked, key=lambda each, d=d: each.largest[d], default=None)  # type: ignore[misc]
+            if least is not None and tokens[d] > least.largest[d]:  # the narrowest of equals
+                return least, d
+        return None
 
     @property
     def enforced(self) -> tuple[ScopeLimits, ...]:
@@ -256,7 +266,9 @@ def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
     )
 
 
-def malformed_reason(namespace: str | None, size_bytes: int | None, *, is_writable: bool = True) -> str:
+def malformed_reason(
+    namespace: str | None, size_bytes: int | None, units: int | None = 0, *, is_writable: bool = True
+) -> str:
     """Return why a row cannot be decided at all, or an empty string.
 
     Examples
@@ -268,10 +280,11 @@ def malformed_reason(namespace: str | None, size_bytes: int | None, *, is_writab
         return "namespace_missing"
     if len(namespace.encode()) > MAX_NAMESPACE_BYTES:
         return "namespace_too_long"
-    if size_bytes is None:
-        return "size_missing"
-    if size_bytes < 0:
-        return "size_negative"
-    if size_bytes > MAX_SIZE_BYTES:
-        return "size_too_large"
+    for what, amount, most in (("size", size_bytes, MAX_SIZE_BYTES), ("units", units, MAX_UNITS)):
+        if amount is None:
+            return f"{what}_missing"
+        if amount < 0:
+            return f"{what}_negative"
+        if amount > most:
+            return f"{what}_too_large"
     return "" if is_writable else "partition_unwritable"

@@ -64,6 +64,7 @@ class QueuedRow:
 
     namespace: str
     size_bytes: int
+    units: int
     arrival_ms: int
     release_ms: int
 
@@ -119,10 +120,11 @@ class ReferenceState:
             )
             flows[name] = memory.meaningful(rules_of(policy, name), second=state.advanced_to_ms // 1000)
         queue = [
-            QueuedRow(names[flow], size, arrival_ms, release_ms)
-            for flow, size, arrival_ms, release_ms in zip(
+            QueuedRow(names[flow], size, units, arrival_ms, release_ms)
+            for flow, size, units, arrival_ms, release_ms in zip(
                 state.queue.flow.tolist(),
                 state.queue.size_bytes.tolist(),
+                [0] * len(state.queue) if state.queue.units is None else state.queue.units.tolist(),
                 state.queue.arrival_ms.tolist(),
                 state.queue.release_ms.tolist(),
                 strict=True,
@@ -143,8 +145,11 @@ class ReferenceState:
         """Return the state as a `DeciderState`, so that the oracle can run a history by itself."""
         names = list(self.flows)
         flows = list(self.flows.values())
-        queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]
-        flow, size_bytes, arrival_ms, release_ms = np.array(queue, dtype=np.int64).reshape(-1, 4).T
+        queue = [
+            (names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms, row.units)
+            for row in self.queue
+        ]
+        columns = np.array(queue, dtype=np.int64).reshape(-1, 5).T
         shares = [scope.share_micro_per_ms for scope in self.shared if scope.share_micro_per_ms is not None]
         return DeciderState(
             self.advanced_to_ms,
@@ -160,7 +165,7 @@ class ReferenceState:
                 np.array([flow.priced_ms for flow in flows], dtype=np.int64),
                 _spent([flow.tallies for flow in flows], policy.namespace_limits),
             ),
-            Queue(flow, size_bytes, arrival_ms, release_ms),
+            Queue(*columns),
             SharedBuckets(
                 _tokens([scope.balance_micro for scope in self.shared]),
                 self.shared_as_of_ms,
@@ -200,4 +205,4 @@ def _columns_of(windows: CalendarWindows | None) -> tuple[tuple[int, ...], ...]:
 
 
 def _tokens(rows: Sequence[Tokens]) -> Int64s:
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return np.array(rows, dtype=np.int64).reshape(-1, len(Dimension))

@@ -64,7 +64,7 @@ def usage_of(
     for row in rows:
         by_verdict[decisions[row.index].verdict].append(row)
     arrived = [row for row in rows if row.is_arrival]
-    refused = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason == "size_too_large"]
+    refused = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason.endswith("_too_large")]
     wanted = [row for row in arrived if row not in refused]
     admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
     waits_ms = [now_ms - row.arrival_ms for row in admitted if row.arrival_ms < now_ms]
@@ -79,7 +79,7 @@ def usage_of(
         demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
         own_micro=tuple(
             flow.buckets[each].balance_micro if each in flow.buckets else 0
-            for each in (Dimension.MESSAGES, Dimension.BYTES)
+            for each in (Dimension.MESSAGES, Dimension.BYTES, Dimension.UNITS)
         ),
         own_time_ns=flow.buckets[Dimension.TIME].balance_micro if Dimension.TIME in flow.buckets else 0,
         observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
@@ -112,7 +112,7 @@ def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, sin
     Rows behind one that is held for longer do not count, nor does more than its own buckets allow in any dimension.
     """
     free = list(takewhile(lambda row: row.release_ms <= now_ms + since_last_ms, waiting))
-    again = total_tokens(offered) if len(free) == len(waiting) else (0, 0, 0)
+    again = total_tokens(offered if len(free) == len(waiting) else [])
     wanted = [again[d] + total_tokens(free)[d] for d in DIMENSIONS]
     passing = list(wanted)
     for d, bucket in flow.buckets.items():

@@ -24,6 +24,7 @@ from spark_throttle.core.quota import (
     MOST_NS,
     UNLIMITED,
     CompiledPolicy,
+    Dimension,
     Guarantees,
     Int64s,
     Level,
@@ -93,11 +94,16 @@ NAMES = st.sampled_from((*NAMESPACE_NAMES, *NAMESPACE_NAMES, *TENANT_NAMES, LONG
 SIZES_BYTES = st.one_of(
     st.sampled_from((0, 1, 1, 10, 100, 1_000)), st.integers(0, 200), st.sampled_from((2**31, MAX_SIZE_BYTES))
 )
-RUNS = st.lists(st.tuples(NAMES, SIZES_BYTES, st.integers(1, 5)), max_size=8)
+RUNS = st.lists(st.tuples(NAMES, SIZES_BYTES, st.integers(1, 5), SIZES_BYTES), max_size=8)
 MALFORMED_ROWS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(MALFORMED_NAMES), st.one_of(SIZES_BYTES, st.sampled_from(MALFORMED_SIZES_BYTES))),
-        st.tuples(NAMES, st.sampled_from(MALFORMED_SIZES_BYTES)),
+        st.tuples(
+            st.sampled_from(MALFORMED_NAMES),
+            st.one_of(SIZES_BYTES, st.sampled_from(MALFORMED_SIZES_BYTES)),
+            SIZES_BYTES,
+        ),
+        st.tuples(NAMES, st.sampled_from(MALFORMED_SIZES_BYTES), SIZES_BYTES),
+        st.tuples(NAMES, SIZES_BYTES, st.sampled_from(MALFORMED_SIZES_BYTES)),
     ),
     min_size=1,
     max_size=3,
@@ -120,25 +126,26 @@ def limits(on_excess: tuple[OnExcess, ...], part: type[ScopePolicy] = ScopePolic
     message_limits = st.tuples(st.sampled_from(MESSAGE_RATES), BURSTS_MICRO)
     byte_limits = st.tuples(st.sampled_from(BYTE_RATES), BURSTS_MICRO)
     absent = st.just((UNLIMITED, 0))
+    unit_limits = st.one_of(absent, absent, byte_limits)
     tokens = st.one_of(
-        st.tuples(absent, absent),
-        st.tuples(message_limits, absent),
-        st.tuples(absent, byte_limits),
-        st.tuples(message_limits, byte_limits),
+        st.tuples(absent, absent, unit_limits),
+        st.tuples(message_limits, absent, unit_limits),
+        st.tuples(absent, byte_limits, unit_limits),
+        st.tuples(message_limits, byte_limits, unit_limits),
     )
     return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, settings(part), TIME_QUOTAS)
 
 
 def _limit(
-    tokens: tuple[tuple[int, int], tuple[int, int]],
+    tokens: tuple[tuple[int, int], ...],
     on_excess: OnExcess,
     weight: int,
     settings: dict[str, int],
     time: tuple[int, int],
 ) -> Limit:
     rates, bursts = zip(*tokens, time, strict=True)
-    held = [burst if rate > 0 else 0 for rate, burst in zip(rates, bursts, strict=True)]
-    return Limit((rates[0], rates[1], rates[2]), (held[0], held[1], held[2]), on_excess, weight, settings)
+    held = tuple(burst if rate > 0 else 0 for rate, burst in zip(rates, bursts, strict=True))
+    return Limit(rates, held, on_excess, weight, settings)
 
 
 @cache
@@ -222,10 +229,17 @@ def guarantees(draw: st.DrawFn, policy: CompiledPolicy) -> Guarantees | None:
     chosen = [place for place in places if draw(st.booleans())]
     if not chosen:
         return None
-    rates = [[draw(st.sampled_from((UNLIMITED, *MESSAGE_RATES))) for _ in range(3)] for _ in chosen]
+    rates = [[draw(st.sampled_from((UNLIMITED, *MESSAGE_RATES))) for _ in Dimension] for _ in chosen]
     times_ms = st.sampled_from((1, 1_000, 10_000))
     levels, rules, ways = zip(*chosen, strict=True)
-    columns = (levels, rules, ways, rates, [draw(times_ms) for _ in chosen], [[draw(times_ms)] * 3 for _ in chosen])
+    columns = (
+        levels,
+        rules,
+        ways,
+        rates,
+        [draw(times_ms) for _ in chosen],
+        [[draw(times_ms)] * len(Dimension) for _ in chosen],
+    )
     return Guarantees(*(np.array(column, dtype=np.int64) for column in columns))
 
 
@@ -251,7 +265,7 @@ def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int
             draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0, rate * 1_000)))
             for rate in quota.reshape(-1).tolist()
         ]
-        share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 3)
+        share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, len(Dimension))
         share_micro_per_ms = np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms)
     windows = None if draw(st.integers(0, 7)) == 0 else draw(calendar_windows(number, paid_ms))
     return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, measured=measured, windows=windows)
@@ -273,20 +287,25 @@ def balances(draw: st.DrawFn, policy: CompiledPolicy) -> Int64s:
         nothing[rate] if rate in nothing else draw(BALANCES_MICRO)
         for rate in policy.shared.rate_micro_per_ms.reshape(-1).tolist()
     ]
-    return np.array(drawn, dtype=np.int64).reshape(-1, 3)
+    return np.array(drawn, dtype=np.int64).reshape(-1, len(Dimension))
 
 
 @st.composite
 def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
     """Return a batch of runs of equal rows, sometimes with malformed rows."""
-    rows: list[tuple[str | None, int | None]] = []
-    for name, size_bytes, count in draw(RUNS):
-        rows += [(name, size_bytes)] * count
+    rows: list[tuple[str | None, int | None, int | None]] = []
+    for name, size_bytes, count, units in draw(RUNS):
+        rows += [(name, size_bytes, units)] * count
+    has_units = draw(st.integers(0, 2)) > 0
     if malformed and draw(st.integers(0, 4)) == 4:
         for row in draw(MALFORMED_ROWS):
             rows.insert(draw(st.integers(0, len(rows))), row)
-        return replace(make_arrivals(rows), is_writable=np.arange(len(rows)) % draw(st.integers(2, 5)) > 0)
-    return make_arrivals(rows)
+        return replace(_made(rows, has_units=has_units), is_writable=np.arange(len(rows)) % draw(st.integers(2, 5)) > 0)
+    return _made(rows, has_units=has_units)
+
+
+def _made(rows: list[tuple[str | None, int | None, int | None]], *, has_units: bool) -> Arrivals:
+    return make_arrivals(rows if has_units else [row[:2] for row in rows])
 
 
 @st.composite

@@ -9,16 +9,17 @@ Two namespaces of one group that may together use 100 messages per second:
 ...     namespaces={"a/x": Namespace(group="gold"), "b/y": Namespace(limit(weight=3), group="gold")},
 ... )
 >>> policy.shared.rate_micro_per_ms.tolist()
-[[-1, -1, -1], [100000, -1, -1]]
+[[-1, -1, -1, -1], [100000, -1, -1, -1]]
 >>> state = with_tokens(DeciderState.initial(policy), policy, {"gold": (50, 0)})
 >>> state.shared.balance_micro.tolist()
-[[-1, -1, -1], [50000000, 0, 0]]
+[[-1, -1, -1, -1], [50000000, 0, 0, 0]]
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,9 @@ from spark_throttle.core.state import DeciderState
 from spark_throttle.policy.compile import setting_of
 from spark_throttle.policy.model import SETTINGS
 
+ArrivingRow: TypeAlias = tuple[str | None, int | None] | tuple[str | None, int | None, int | None]
+"""Namespace, size in bytes and, perhaps, units."""
+
 UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overflow=Overflow.REJECT)
 
 
@@ -46,8 +50,8 @@ UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overf
 class Limit:
     """The limits of one scope, by `Dimension`."""
 
-    rate_micro_per_ms: tuple[int, int, int] = (UNLIMITED, UNLIMITED, UNLIMITED)
-    burst_micro: tuple[int, int, int] = (0, 0, 0)
+    rate_micro_per_ms: tuple[int, ...] = (UNLIMITED,) * len(Dimension)
+    burst_micro: tuple[int, ...] = (0,) * len(Dimension)
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -58,6 +62,7 @@ def limit(
     *,
     messages_per_second: float | None = None,
     bytes_per_second: float | None = None,
+    units_per_second: float | None = None,
     burst_seconds: float = 1,
     on_excess: OnExcess = OnExcess.DELAY,
     weight: int = 1,
@@ -69,15 +74,15 @@ def limit(
     Examples
     --------
     >>> limit(messages_per_second=0.2, burst_seconds=10)
-    Limit(rate_micro_per_ms=(200, -1, -1), burst_micro=(2000000, 0, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
-settings={})
+    Limit(rate_micro_per_ms=(200, -1, -1, -1), burst_micro=(2000000, 0, 0, 0), on_excess=<OnExcess.DELAY: 0>, \
+weight=1, settings={})
     """
     assert settings.keys() <= SETTINGS.keys(), settings
-    quotas = (messages_per_second, 1_000), (bytes_per_second, 1_000), (request_percentage, 10_000)
-    messages, in_bytes, time = (UNLIMITED if quota is None else round(quota * unit) for quota, unit in quotas)
-    rates = messages, in_bytes, time
-    bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in rates]
-    return Limit(rates, (bursts[0], bursts[1], bursts[2]), on_excess, weight, settings)
+    per_second = [(quota, 1_000) for quota in (messages_per_second, bytes_per_second, units_per_second)]
+    quotas = (*per_second, (request_percentage, 10_000))
+    rates = tuple(UNLIMITED if quota is None else round(quota * unit) for quota, unit in quotas)
+    bursts = tuple(0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in rates)
+    return Limit(rates, bursts, on_excess, weight, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,22 +182,26 @@ def make_windows(windows: list[tuple[Window, Window]]) -> WindowRules:
     )
 
 
-def make_arrivals(rows: Iterable[tuple[str | None, int | None]]) -> Arrivals:
-    """Return arrivals of (namespace, size in bytes), in that order."""
+def make_arrivals(
+    rows: Iterable[tuple[str | None, int | None] | tuple[str | None, int | None, int | None]],
+) -> Arrivals:
+    """Return arrivals of (namespace, size in bytes) or (namespace, size in bytes, units), in that order."""
     rows = list(rows)
+    units = [row[2] for row in rows if len(row) > 2]
     return Arrivals(
-        pa.array([namespace for namespace, _ in rows], pa.string()),
-        pa.array([size_bytes for _, size_bytes in rows], pa.int64()),
+        pa.array([row[0] for row in rows], pa.string()),
+        pa.array([row[1] for row in rows], pa.int64()),
+        units=pa.array(units, pa.int64()) if units else None,
     )
 
 
 def with_tokens(state: DeciderState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, ...]]) -> DeciderState:
-    """Return `state` with other balances of the shared buckets: tokens by scope name, of messages, bytes and time.
+    """Return `state` with other balances of the shared buckets: tokens by scope name, by `Dimension`.
 
     The job's name is the empty string. A scope that is not named admits nothing, not even into debt.
     """
     names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     balance_micro = np.full((len(names), len(Dimension)), -1)
     for name, held in tokens.items():
-        balance_micro[names.index(name)] = [round(each * MICRO) for each in (*held, 0)[: len(Dimension)]]
+        balance_micro[names.index(name)] = [round(each * MICRO) for each in (*held, 0, 0)[: len(Dimension)]]
     return replace(state, shared=replace(state.shared, balance_micro=balance_micro))

@@ -49,7 +49,7 @@ def test_number_of_messages_takes_no_unit_of_bytes(value: str) -> None:
 @pytest.mark.parametrize("value", ["8K", "8k", "1M"])
 def test_number_of_messages_takes_no_bare_prefix(value: str) -> None:
     error = problem_of({"tenants": {"acme": {"publish": {"messages_per_second": value}}}})
-    assert f"has the unit '{value[-1]}'; messages are counted without one" in error.problem
+    assert f"has the unit '{value[-1]}'; messages and units are counted without one" in error.problem
 
 
 def test_every_field_is_read() -> None:

@@ -54,11 +54,11 @@ def test_names_stand_in_the_order_of_their_bytes(publish: CompiledPolicy) -> Non
 
 def test_shared_scopes_are_the_job_then_tenants_then_groups(publish: CompiledPolicy) -> None:
     assert publish.shared.rate_micro_per_ms.tolist() == [
-        [UNLIMITED, 1_000_000, UNLIMITED],
-        [200, UNLIMITED, UNLIMITED],
-        [UNLIMITED, UNLIMITED, UNLIMITED],
-        [UNLIMITED, 2**20 * 1000, UNLIMITED],
-        [30_000, UNLIMITED, UNLIMITED],
+        [UNLIMITED, 1_000_000, UNLIMITED, UNLIMITED],
+        [200, UNLIMITED, UNLIMITED, UNLIMITED],
+        [UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED],
+        [UNLIMITED, 2**20 * 1000, UNLIMITED, UNLIMITED],
+        [30_000, UNLIMITED, UNLIMITED, UNLIMITED],
     ]
     assert publish.shared.weight.tolist() == [1, 1, 1, 4, 1]
     assert publish.shared.on_excess.tolist() == [
@@ -72,11 +72,11 @@ def test_shared_scopes_are_the_job_then_tenants_then_groups(publish: CompiledPol
 
 def test_burst_is_the_rate_over_burst_seconds_and_0_where_unlimited(publish: CompiledPolicy) -> None:
     assert publish.shared.burst_micro.tolist() == [
-        [0, 10_000 * MICRO, 0],
-        [2 * MICRO, 0, 0],
-        [0, 0, 0],
-        [0, 2 * 2**20 * MICRO, 0],
-        [300 * MICRO, 0, 0],
+        [0, 10_000 * MICRO, 0, 0],
+        [2 * MICRO, 0, 0, 0],
+        [0, 0, 0, 0],
+        [0, 2 * 2**20 * MICRO, 0, 0],
+        [300 * MICRO, 0, 0, 0],
     ]
 
 
@@ -87,8 +87,8 @@ def test_default_stands_behind_the_named_namespaces(publish: CompiledPolicy) -> 
 
 
 def test_zero_is_limited_and_absent_is_not(publish: CompiledPolicy) -> None:
-    assert publish.namespace_limits.is_limited[-1].tolist() == [True, False, False]
-    assert publish.namespace_limits.burst_micro[-1].tolist() == [0, 0, 0]
+    assert publish.namespace_limits.is_limited[-1].tolist() == [True, False, False, False]
+    assert publish.namespace_limits.burst_micro[-1].tolist() == [0, 0, 0, 0]
 
 
 def test_named_namespace_has_its_own_group_else_its_tenants_else_none(publish: CompiledPolicy) -> None:
@@ -123,7 +123,7 @@ def test_dispatch_takes_the_read_rule_and_its_own_quotas() -> None:
     dispatch = compile_policy(POLICY, "dispatch")
     assert dispatch.namespace_windows.delay_units.tolist() == [[3, 0], *[[0, 0]] * 6]
     assert not dispatch.shared.is_limited.any()
-    assert dispatch.namespace_limits.rate_micro_per_ms[1].tolist() == [7000, UNLIMITED, UNLIMITED]
+    assert dispatch.namespace_limits.rate_micro_per_ms[1].tolist() == [7000, UNLIMITED, UNLIMITED, UNLIMITED]
 
 
 def test_queue_bounds_are_of_the_whole_job(publish: CompiledPolicy) -> None:
@@ -155,7 +155,7 @@ def test_columns_are_int64_and_contiguous(publish: CompiledPolicy) -> None:
 
 def test_largest_burst_stays_inside_int64() -> None:
     document = load_policies("job: {publish: {bytes_per_second: 1TiB, burst_seconds: 1}}")
-    assert compile_policy(document, "publish").shared.burst_micro.tolist() == [[0, MAX_BURST_TOKENS * MICRO, 0]]
+    assert compile_policy(document, "publish").shared.burst_micro.tolist() == [[0, MAX_BURST_TOKENS * MICRO, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,12 @@ def test_many_namespaces_compile_as_each_would_alone() -> None:
     compiled = compile_policy(document, "publish")
     for position, name in enumerate(compiled.namespace_names.to_pylist()):
         number = int(name.partition("/n")[2])
-        assert compiled.namespace_limits.rate_micro_per_ms[position].tolist() == [number * 125, UNLIMITED, UNLIMITED]
+        assert compiled.namespace_limits.rate_micro_per_ms[position].tolist() == [
+            number * 125,
+            UNLIMITED,
+            UNLIMITED,
+            UNLIMITED,
+        ]
         assert compiled.namespace_limits.weight[position] == number % 1000 + 1
 
 
@@ -279,7 +284,7 @@ def test_exemptions_are_names_and_globs_with_one_rule_without_limits() -> None:
     )
     assert policy.exempt_names.to_pylist() == ["a/x"]
     assert policy.exempt_globs.to_pylist() == ["infra/*"]
-    assert policy.namespace_limits.rate_micro_per_ms.tolist() == [[-1, -1, -1], [1000, -1, -1]]
+    assert policy.namespace_limits.rate_micro_per_ms.tolist() == [[-1, -1, -1, -1], [1000, -1, -1, -1]]
     assert (policy.exempt_rule, policy.default_rule) == (0, 1)
 
 

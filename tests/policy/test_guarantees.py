@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
@@ -88,11 +87,10 @@ def test_guarantees_are_columns_with_the_scopes_above_them() -> None:
     assert found.rule.tolist() == [-1, -1, 0, 1]
     assert found.way.tolist() == [[1, 3, 0], [-1, 3, 0], [1, 3, 0], [2, -1, 0]]
     assert found.rate_micro_per_ms.tolist() == [
-        [30_000, UNLIMITED, UNLIMITED], [50_000, 7_000, UNLIMITED], [20_000, UNLIMITED, UNLIMITED],
-        [500, UNLIMITED, UNLIMITED],
+        [30_000, -1, -1, -1], [50_000, 7_000, -1, -1], [20_000, -1, -1, -1], [500, -1, -1, -1],
     ]  # fmt: skip
     assert found.burst_ms.tolist() == [10_000] * 4
-    assert found.earning_ms.tolist() == [[2_000, 10_000, 10_000]] * 4
+    assert found.earning_ms.tolist() == [[2_000, 10_000, 10_000, 10_000]] * 4
 
 
 def test_policy_without_guarantees_has_no_column_of_them() -> None:

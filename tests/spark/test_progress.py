@@ -32,7 +32,7 @@ SPARKS = {
 
 def report(*, offered: int, admitted: int, rejected: int, waiting: int, invalid: int = 0) -> UsageReport:
     def pair(messages: int) -> Any:
-        return np.array([[messages, 10 * messages, 0]], dtype=np.int64)
+        return np.array([[messages, 10 * messages, 0, 0]], dtype=np.int64)
 
     zeros = np.zeros(1, dtype=np.int64)
     return UsageReport(

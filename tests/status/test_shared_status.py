@@ -51,7 +51,7 @@ OBSERVATION = Observation(
 
 def report() -> UsageReport:
     names = pa.array(["acme/a"])
-    found, one, none = match(names, POLICY), np.array([[1, 1, 0]]), np.zeros(1, dtype=np.int64)
+    found, one, none = match(names, POLICY), np.array([[1, 1, 0, 0]]), np.zeros(1, dtype=np.int64)
     return UsageReport(
         4, "r1", 1_760_000_000_000, names, found.tenant, found.group, none + 1, one, one, one, one, one, none, none,
         np.zeros((len(POLICY.shared), 3), dtype=np.int64), NEVER_MS, NEVER_MS, NEVER_MS,

@@ -204,10 +204,10 @@ class UsedRatios:
     """
 
     own: np.ndarray
-    """The part of each active namespace, shape (n, 3)."""
+    """The part of each active namespace, shape (n, 4)."""
 
     shared: np.ndarray
-    """The part of each shared scope of the policy, shape (scopes + 1, 3); the last row stands for no scope."""
+    """The part of each shared scope of the policy, shape (scopes + 1, 4); the last row stands for no scope."""
 
 
 def used_ratios(
@@ -220,7 +220,7 @@ def used_ratios(
     found
         The matches of the window's namespaces, if they are known.
     rates
-        The rates of the shared scopes in micro-tokens per ms, shape (scopes, 3); by default the policy's.
+        The rates of the shared scopes in micro-tokens per ms, shape (scopes, 4); by default the policy's.
     time
         The processing time of the newest epoch; it is left out if that epoch has another policy.
     """

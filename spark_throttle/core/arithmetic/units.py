@@ -62,6 +62,9 @@ _RATES: Final = {
     Dimension.BYTES: _Kind(
         _BYTE_UNITS, 1000, _RATE_BOUND, "a second", _RATE_STEP, _RATE_SIGN, "5000 or 64KiB", is_rate=True
     ),
+    Dimension.UNITS: _Kind(
+        _COUNT_UNITS, 1000, _RATE_BOUND, "a second", _RATE_STEP, _RATE_SIGN, "500 or 0.2", is_rate=True
+    ),
 }
 _PERCENTAGE: Final = _Kind(
     {"": 1, "%": 1}, NS_PER_MS_OF_A_PERCENT, _RATE_BOUND, "% of a core",
@@ -77,6 +80,9 @@ _BUDGETS: Final = {
     ),
     Dimension.BYTES: _Kind(
         _BYTE_UNITS, 1, MAX_BUDGET_TOKENS, "bytes", "give whole bytes", _BUDGET_SIGN, "5000 or 64GiB"
+    ),
+    Dimension.UNITS: _Kind(
+        _COUNT_UNITS, 1, MAX_BUDGET_TOKENS, "units", "give whole units", _BUDGET_SIGN, "1000000"
     ),
 }  # fmt: skip
 _DURATION: Final = _Kind(
@@ -117,7 +123,7 @@ def parse_rate(value: object, dimension: Dimension = Dimension.MESSAGES) -> int:
     value : int, float, Decimal or str
         Tokens per second; a text may end in `/s`, and a rate in bytes may have a unit.
     dimension : Dimension
-        Whether messages or bytes are counted.
+        What is counted.
 
     Raises
     ------
@@ -155,7 +161,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_budget(value: object, dimension: Dimension = Dimension.MESSAGES) -> int:
-    """Return the messages or bytes of a budget.
+    """Return the messages, bytes or units of a budget.
 
     Examples
     --------
@@ -210,7 +216,7 @@ def _unknown_unit(shown: str, unit: str, kind: _Kind) -> PolicyError:
     known = [name for name in kind.units if name]
     same_letters = [name for name in known if name.lower() == unit.lower()]
     if not known:
-        problem = f"{shown} has the unit {unit!r}; messages are counted without one"
+        problem = f"{shown} has the unit {unit!r}; messages and units are counted without one"
     elif kind.units is _BYTE_UNITS and unit.upper() in {"K", "M", "G", "T"}:
         prefix = unit.upper()
         problem = f"{shown} could mean {prefix}B (powers of 1000) or {prefix}iB (powers of 1024); write one of them"

@@ -17,7 +17,8 @@ from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quoti
 from spark_throttle.core.arithmetic.segments import by_row, largest, replaced, sums
 from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.core.batch.rows_behind import ThrottleTimes
-from spark_throttle.core.batch.scope_room import by_dimension, cost, taken_by
+from spark_throttle.core.batch.scope_room import taken_by
+from spark_throttle.core.fair.layout import by_dimension
 from spark_throttle.core.limits.budgets import Budgets, UsedBudgets
 from spark_throttle.core.limits.token_bucket import full, in_micro, throttle_time_ms
 from spark_throttle.core.measured_time import REMEMBERED_MS
@@ -79,10 +80,10 @@ class RowOutcomes:
     """The positions of the admitted rows that are marked for their size alone."""
 
     def offered(self, wanted: Int64s, price_ns: Int64s | None) -> Int64s:
-        """Return what arrived, by flow, shape (flows, 3); the candidates want `wanted`."""
+        """Return what arrived, by flow, shape (flows, 4); the candidates want `wanted`."""
         if self.candidates.row is None and not self.rows.queued:
             return wanted
-        return _priced(self.rows.arrived(len(wanted)), price_ns)
+        return by_dimension(self.rows.arrived(len(wanted), price_ns))
 
 
 def remembered(
@@ -141,7 +142,7 @@ def report(
     Parameters
     ----------
     returned
-        Shape (namespaces of the state, 2): what came back to the queue, if anything did.
+        Shape (namespaces of the state, 3): what came back to the queue, if anything did.
     left_messages
         The rows that may come back after the batch.
     """
@@ -150,7 +151,7 @@ def report(
     price_ns = entered.price_ns
 
     def tally(among: Candidates, at: Int64s) -> Int64s:
-        return _priced(among.tally(at, flows), price_ns)
+        return by_dimension(among.tally(at, flows, price_ns))
 
     offered, admitted = moved.offered(outcome.wanted, price_ns), outcome.served
     refused = tally(candidates, moved.refused)
@@ -173,7 +174,7 @@ def report(
     due_ms, due_with_quotas_ms, filled_ms = _due_ms(plan, moved, still_waiting, batch)
     came_back = None
     if returned is not None and returned.any():
-        came_back = np.zeros((len(entered.known.flows), 2), dtype=np.int64)
+        came_back = np.zeros((len(entered.known.flows), returned.shape[1]), dtype=np.int64)
         came_back[: len(returned)] = returned
         came_back = came_back[entered.at[active]]
     position = np.full(flows, -1)
@@ -218,13 +219,8 @@ def _oldest_ms(waiting: Candidates, flows: int, *, now_ms: int) -> Int64s:
     return largest(waiting.flow, np.maximum(now_ms - waiting.arrival_ms, 0), flows, least=-1)
 
 
-def _priced(pairs: Int64s, price_ns: Int64s | None) -> Int64s:
-    """Return messages and bytes, shape (2, flows), with the time that they take, shape (flows, 3)."""
-    return by_dimension(cost(pairs[0], pairs[1], price_ns))
-
-
 def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: FlowPlan, batch: MicroBatch) -> Int64s:
-    """Return what each flow could take of the shared scopes until the next batch, shape (flows, 3).
+    """Return what each flow could take of the shared scopes until the next batch, shape (flows, 4).
 
     That is its waiting rows, plus as much as arrived in this batch, but nothing from the first row on that its release
     time holds for longer. If its own limits let less pass, it is scaled down to that, all dimensions alike.
@@ -234,7 +230,7 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
     if waiting.holds(until_ms):
         first_held = waiting.first_of(len(wants), np.flatnonzero(waiting.is_held(until_ms)))
         is_free = np.arange(len(waiting)) < first_held[waiting.flow]
-        free = _priced(waiting.tally(np.flatnonzero(is_free), len(wants)), batch.entered.price_ns)
+        free = by_dimension(waiting.tally(np.flatnonzero(is_free), len(wants), batch.entered.price_ns))
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
     passing = np.minimum(wanted, _may_pass(plan, batch.entered.limits, batch.elapsed_ms))
@@ -246,7 +242,7 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
 
 
 def _may_pass(plan: FlowPlan, limits: Limits, elapsed_ms: int) -> Int64s:
-    """Return what each flow's own limits may let pass until the next batch; shape (flows, 3)."""
+    """Return what each flow's own limits may let pass until the next batch; shape (flows, 4)."""
     is_enforced, budgets = limits.is_enforced, None if plan.spent is None else Budgets.of(limits)
     passing = np.full(is_enforced.shape, NEVER_MS)
     if is_enforced.any():
@@ -267,12 +263,12 @@ def _earned(rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
 
 
 def _granted(limits: Limits, elapsed_ms: int) -> Int64s:
-    """Return what quotas earn in a time, `UNLIMITED` where there is none; shape (n, 3)."""
+    """Return what quotas earn in a time, `UNLIMITED` where there is none; shape (n, 4)."""
     return np.where(limits.is_limited, _earned(limits.rate_micro_per_ms, elapsed_ms), UNLIMITED)
 
 
 def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
-    """Return what buckets let pass within `elapsed_ms`, shape (n, 3); less than 1 where they stay in debt."""
+    """Return what buckets let pass within `elapsed_ms`, shape (n, 4); less than 1 where they stay in debt."""
     earned = _earned(rate_micro_per_ms, elapsed_ms)
     soon: Int64s = balance_micro // MICRO + 1 + earned // MICRO
     soon[:, _TIME] = balance_micro[:, _TIME] + 1 + earned[:, _TIME]

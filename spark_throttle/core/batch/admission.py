@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, MicroBatch, enter
-from spark_throttle.core.batch.decisions import REASONS, Causes, DecisionDraft, Decisions, Reason
+from spark_throttle.core.batch.decisions import REASONS, UNUSABLE_AMOUNTS, Causes, DecisionDraft, Decisions, Reason
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes, leaving_pace
 from spark_throttle.core.fair.layout import Candidates
@@ -37,7 +37,7 @@ from spark_throttle.core.left_rows import may_return
 from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.names.matching import MatchMemory
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
+from spark_throttle.core.quota import AMOUNTS, NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.usage import UsageReport
 
@@ -140,18 +140,20 @@ def plan_admission(
     )
     position = place[entered.at]
     memory.keep(kept.names, matches, policy)
-    queue = Queue(
-        position[still.flow], still.size_bytes,
+    queue = Queue.of(
+        position[still.flow], still.amounts,
         np.ascontiguousarray(still.arrival_ms), np.ascontiguousarray(still.release_ms),
     )  # fmt: skip
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, waits, entrance.closed, entrance.oversized, marked)
     left = Queue.empty()
     if keeps:
-        left = replace(state.left, flow=place[state.left.flow]).with_more(
-            position[rows.flow[may_come_back]], rows.size_bytes[may_come_back], rows.arrival_ms[may_come_back],
-            rows.release_ms[may_come_back],
+        gone = rows.take(may_come_back)
+        more = Queue.of(
+            position[gone.flow], gone.amounts,
+            np.ascontiguousarray(gone.arrival_ms), np.ascontiguousarray(gone.release_ms),
         )  # fmt: skip
+        left = replace(state.left, flow=place[state.left.flow]).with_more(more)
     usage = account.report(moved, decided, plan, batch, returned, len(left))
     pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
     if len(still) > still.queued:
@@ -208,7 +210,7 @@ class _Entrance:
             lapsed = np.bincount(entered.queue_flow[expired], minlength=len(entered.flows))
         windowed = _through_windows(decisions, batch)
         rows = Candidates.of_batch(
-            queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
+            queue, entered.queue_flow, entered.flow, entered.amounts, windowed.release_ms, now_ms=now_ms
         )
         closed = np.concatenate([expired, queued + windowed.rejected])
         return cls(rows, queued + large.row, closed, lapsed, windowed.units)
@@ -241,7 +243,7 @@ def _through_windows(decisions: DecisionDraft, batch: MicroBatch) -> _PegasusVer
         nothing = np.zeros(0, dtype=np.int64)
         return _PegasusVerdicts(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
     rules = windows.take(entered.matches.rule)
-    asked, flow, size_bytes = None, entered.flow, entered.size_bytes
+    asked, flow, size_bytes = None, entered.flow, entered.amounts[0]
     if len(entered.unusable) or len(entered.oversized.row):
         is_asked = flow >= 0
         is_asked[entered.oversized.row] = False
@@ -279,9 +281,11 @@ def _decide_by_quota(
 
 def _of_size(large: OversizedRows) -> Causes:
     """Return the causes for rows that are too large, for which waiting is of no use."""
+    too_large = np.array([reasons[-1] for reasons in UNUSABLE_AMOUNTS], dtype=np.int8)
     return Causes.of(
-        Reason.SIZE_TOO_LARGE, level=large.level, dimension=Dimension.BYTES, scope=large.scope, wait_ms=NEVER_MS
-    )
+        too_large[large.dimension - AMOUNTS[0]],
+        level=large.level, dimension=large.dimension, scope=large.scope, wait_ms=NEVER_MS,
+    )  # fmt: skip
 
 
 def _mark_oversized(decisions: DecisionDraft, rows: Candidates, quota_marks: Int64s, batch: MicroBatch) -> Int64s:
@@ -289,11 +293,11 @@ def _mark_oversized(decisions: DecisionDraft, rows: Candidates, quota_marks: Int
 
     Returns the positions of the rows so marked that are not among `quota_marks`.
     """
-    large = oversized(rows.flow, rows.size_bytes, batch.entered.matches, batch.policy, observed=True)
+    large = oversized(rows.flow, rows.amounts, batch.entered.matches, batch.policy, observed=True)
     at = np.flatnonzero(decisions.verdict[large.row] == Verdict.ADMIT)
     if not len(at):
         return at
-    large = OversizedRows(large.row[at], large.level[at], large.scope[at])
+    large = large.take(at)
     decisions.decide(large.row, Verdict.ADMIT, _of_size(large), np.arange(len(at)))
     is_counted = np.zeros(len(rows), dtype=np.bool_)
     is_counted[quota_marks] = True

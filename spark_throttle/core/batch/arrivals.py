@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, Reason
+from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, UNUSABLE_AMOUNTS, Reason
 from spark_throttle.core.limits.budgets import CalendarWindows, Spent
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
@@ -28,7 +28,7 @@ from spark_throttle.core.names.matching import (
     taken,
     weights_in,
 )
-from spark_throttle.core.quota import MAX_SIZE_BYTES, MOST_NS, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import AMOUNTS, MOST_NS, MOST_OF_AMOUNTS, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import DeciderState, Flows, Queue
 
@@ -52,6 +52,9 @@ class Arrivals:
     is_writable: Bools | None = None
     """Whether the sink accepts the row; a row that it does not accept is rejected. `None` if it accepts all rows."""
 
+    units: pa.Int64Array | None = None
+    """The units of every row; a row whose units are null is rejected. `None` if all rows cost none."""
+
     def __len__(self) -> int:
         return len(self.namespaces)
 
@@ -65,7 +68,7 @@ class KnownFlows:
 
     matches: Matches
     full_micro: Int64s
-    """Shape (n, 3): the balances of the namespaces' buckets when full."""
+    """Shape (n, 4): the balances of the namespaces' buckets when full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +88,9 @@ class BatchFlows:
     flow: Int64s
     """The flow of every arrival, -1 where the arrival is unusable."""
 
-    size_bytes: Int64s
-    """The size of every arrival, 0 where the arrival is unusable."""
+    amounts: tuple[Int64s, ...]
+    """What every arrival has of `AMOUNTS`, 0 where it is unusable; without units if no row has any and no scope of the
+    policy limits them."""
 
     unusable: Int64s
     """The positions of the unusable arrivals, ascending."""
@@ -105,7 +109,8 @@ def enter(
     state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
 ) -> BatchFlows:
     """Return the flows that a batch concerns, with its arrivals assigned to them."""
-    read = _read(arrivals)
+    has_units = arrivals.units is not None or state.queue.units is not None or policy.has_units
+    read = _read(arrivals, len(AMOUNTS) if has_units else 1)
     position = _positions(read.names, state.flows.names)
     is_new = position < 0
     position[is_new] = len(state.flows) + np.arange(int(is_new.sum()))
@@ -127,7 +132,7 @@ def enter(
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1).take(read.name.astype(np.int64))
     return BatchFlows(
         known, at, flows, matches, matches.own_limits(policy), queue_flow, flow,
-        read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
+        read.amounts, read.unusable, read.reason, oversized(flow, read.amounts, matches, policy, observed=False),
         _prices(flows, state, len(arrivals)) if policy.has_time else None,
     )  # fmt: skip
 
@@ -156,34 +161,38 @@ class _ArrivalArrays:
     name: npt.NDArray[np.integer]
     """The name of every row, as a position in `names`; -1 where the row is unusable."""
 
-    size_bytes: Int64s
+    amounts: tuple[Int64s, ...]
     unusable: Int64s
     reason: Int8s
 
 
-def _read(arrivals: Arrivals) -> _ArrivalArrays:
-    """Return the arrivals as arrays; the distinct names and the extreme sizes show at once if all rows are usable."""
+def _read(arrivals: Arrivals, amounts: int) -> _ArrivalArrays:
+    """Return the arrivals as arrays; the distinct names and the extreme amounts show at once if all rows are usable."""
     rows = len(arrivals)
     none = np.zeros(0, dtype=np.int64)
+    given = [arrivals.size_bytes] if arrivals.units is None else [arrivals.size_bytes, arrivals.units]
+    rest = (np.broadcast_to(np.int64(0), (rows,)),) * (amounts - len(given))
     may_all_be = arrivals.is_writable is None or bool(arrivals.is_writable.all())
-    if may_all_be and not arrivals.namespaces.null_count and not arrivals.size_bytes.null_count:
+    if may_all_be and not arrivals.namespaces.null_count and not any(each.null_count for each in given):
         encoded = _encoded(arrivals.namespaces)
-        size_bytes = arrivals.size_bytes.to_numpy()
+        found = tuple(each.to_numpy() for each in given)
         length = pc.binary_length(encoded.dictionary).to_numpy()
         is_usable = (length > 0) & (length <= MAX_NAMESPACE_BYTES)
-        if is_usable.all() and size_bytes.min(initial=0) >= 0 and size_bytes.max(initial=0) <= MAX_SIZE_BYTES:
+        bounded = zip(found, MOST_OF_AMOUNTS, strict=False)
+        if is_usable.all() and all(each.min(initial=0) >= 0 and each.max(initial=0) <= most for each, most in bounded):
             name = encoded.indices.to_numpy()
-            return _ArrivalArrays(encoded.dictionary, name, size_bytes, none, none.astype(np.int8))
+            return _ArrivalArrays(encoded.dictionary, name, found + rest, none, none.astype(np.int8))
     namespaces = _decoded(arrivals.namespaces)
     reason = _unusable(namespaces, arrivals)
     usable = np.flatnonzero(reason == Reason.NONE)
     encoded = namespaces.take(pa.array(usable)).dictionary_encode()
     name = np.full(rows, -1, dtype=np.int64)
     name[usable] = encoded.indices.to_numpy(zero_copy_only=False)
-    size_bytes = np.zeros(rows, dtype=np.int64)
-    size_bytes[usable] = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)[usable]
+    found = tuple(
+        np.where(reason == Reason.NONE, pc.fill_null(each, 0).to_numpy(zero_copy_only=False), 0) for each in given
+    )
     unusable = np.flatnonzero(reason)
-    return _ArrivalArrays(encoded.dictionary, name, size_bytes, unusable, reason[unusable])
+    return _ArrivalArrays(encoded.dictionary, name, found + rest, unusable, reason[unusable])
 
 
 def _encoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.DictionaryArray:
@@ -213,15 +222,14 @@ def _decoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.StringArray:
 def _unusable(namespaces: pa.StringArray, arrivals: Arrivals) -> Int8s:
     """Return the first `Reason` why each row is unusable, `NONE` where it is usable."""
     length = pc.fill_null(pc.binary_length(namespaces), 0).to_numpy(zero_copy_only=False)
-    size = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)
-    size_is_null = arrivals.size_bytes.is_null().to_numpy(zero_copy_only=False)
-    wrong = [
-        (length == 0, Reason.NAMESPACE_MISSING),
-        (length > MAX_NAMESPACE_BYTES, Reason.NAMESPACE_TOO_LONG),
-        (size_is_null, Reason.SIZE_MISSING),
-        (size < 0, Reason.SIZE_NEGATIVE),
-        (size > MAX_SIZE_BYTES, Reason.SIZE_TOO_LARGE),
-    ]
+    wrong = [(length == 0, Reason.NAMESPACE_MISSING), (length > MAX_NAMESPACE_BYTES, Reason.NAMESPACE_TOO_LONG)]
+    for column, most, reasons in zip(
+        (arrivals.size_bytes, arrivals.units), MOST_OF_AMOUNTS, UNUSABLE_AMOUNTS, strict=True
+    ):
+        if column is not None:
+            amount = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+            is_wrong = column.is_null().to_numpy(zero_copy_only=False), amount < 0, amount > most
+            wrong += zip(is_wrong, reasons, strict=True)
     if arrivals.is_writable is not None:
         wrong.append((~arrivals.is_writable, Reason.PARTITION_UNWRITABLE))
     return np.select([w for w, _ in wrong], [r for _, r in wrong], Reason.NONE).astype(np.int8)

@@ -38,9 +38,19 @@ class Reason(IntEnum):
     DESTINATION_UNAVAILABLE = 11
     """The row's destination refuses everything, and its policy gives such rows up."""
 
+    UNITS_MISSING = 12
+    UNITS_NEGATIVE = 13
+    UNITS_TOO_LARGE = 14
+
 
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))
 """The word for every `Reason`, by its number."""
+
+UNUSABLE_AMOUNTS = (
+    (Reason.SIZE_MISSING, Reason.SIZE_NEGATIVE, Reason.SIZE_TOO_LARGE),
+    (Reason.UNITS_MISSING, Reason.UNITS_NEGATIVE, Reason.UNITS_TOO_LARGE),
+)
+"""By the place of an amount in `AMOUNTS`: why a row is rejected that has none, a negative one, or too much of it."""
 
 DIMENSIONS = (*(dimension.name.lower() for dimension in Dimension), *(key for key, _, _ in BUDGETS))
 """The word for what refused or marked a row, by its number: a `Dimension`, or a budget."""

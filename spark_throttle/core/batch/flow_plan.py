@@ -13,11 +13,11 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
-from spark_throttle.core.batch.scope_room import Room, by_dimension, cost, is_short_of, limited_scopes, taken_by
+from spark_throttle.core.batch.scope_room import Room, is_short_of, limited_scopes, taken_by
 from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.guarantees import Claims, decide_with_guarantees
-from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.fair.layout import Candidates, Layout, by_dimension, cost
 from spark_throttle.core.limits.budgets import Budgets, Spent
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
@@ -58,10 +58,10 @@ class Outcome:
 
     stops: Stops
     wanted: Int64s
-    """Shape (flows, 3): what all candidates take, by `Dimension`."""
+    """Shape (flows, 4): what all candidates take, by `Dimension`."""
 
     served: Int64s
-    """Shape (flows, 3): what the admitted candidates take."""
+    """Shape (flows, 4): what the admitted candidates take."""
 
     queues: Layout | None = None
     """The layout of the candidates that are not admitted; `None` if no candidate was put in order."""
@@ -81,7 +81,7 @@ class FlowPlan:
 
     outcome: Outcome
     balance_micro: Int64s
-    """Shape (flows, 3): the balances after the debits."""
+    """Shape (flows, 4): the balances after the debits."""
 
     shared: SharedBuckets
     """The shared buckets after the debits."""
@@ -142,13 +142,13 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     new_weights
         As in `DeciderState`.
     """
-    dimensions = len(Dimension) if price_ns is not None else Dimension.TIME
-    room = Room.of(shared.balance_micro, policy.shared, dimensions, shared.spent, shared.claims)
-    own = Room.of(flows.balance_micro, limits, dimensions, flows.spent)
+    resources = 1 + len(candidates.amounts) if price_ns is None else len(Dimension)
+    room = Room.of(shared.balance_micro, policy.shared, resources, shared.spent, shared.claims)
+    own = Room.of(flows.balance_micro, limits, resources, flows.spent)
     scopes, counts = limited_scopes(matches, policy), np.bincount(candidates.flow, minlength=len(flows))
     outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, price_ns, now_ms=now_ms)
     if outcome is not None:
-        taken = taken_by(scopes, outcome.served.T[:dimensions], len(policy.shared))
+        taken = taken_by(scopes, outcome.served.T[:resources], len(policy.shared))
         return _settled(
             outcome, flows, limits, taken, shared.lent(), policy, floors=DebtFloors.none(), contest=None,
             rooms=(own, room),
@@ -161,7 +161,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     if candidates.holds(now_ms):
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
-    is_short = is_short_of(scopes, cost(eligible, layout.bytes_of_first(eligible), price_ns), room)
+    is_short = is_short_of(scopes, layout.cost_of_first(eligible, price_ns), room)
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
     if is_short.any():  # otherwise no order matters
         short = scopes_where(is_short, scopes)
@@ -181,7 +181,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     kept = shared.lent() if contest is None or contest.guaranteed_micro is None else replace(
         shared, guaranteed_micro=contest.guaranteed_micro
     )  # fmt: skip
-    served = cost(count, layout.bytes_of_first(count), price_ns)
+    served = layout.cost_of_first(count, price_ns)
     taken = taken_by(scopes, served, len(policy.shared))
     if contest is not None:
         enforcing = enforcing_scopes(matches.shared_scope, policy)
@@ -199,7 +199,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         layout.beyond(count),
         Marks.narrowest(layout, count, levels),
         stops,
-        by_dimension(cost(counts, layout.bytes_of_first(counts), price_ns)),
+        by_dimension(layout.cost_of_first(counts, price_ns)),
         by_dimension(served),
         layout.behind(count),
         levels,
@@ -234,7 +234,7 @@ def _outcome_if_all_fits(
     scope
         Shape (flows, 3): the limited shared scopes of each flow, -1 where there is none.
     """
-    behind, messages, flow, size_bytes = None, counts, candidates.flow, candidates.size_bytes
+    behind, messages, flow = None, counts, candidates.flow
     if candidates.holds(now_ms):
         first_held = candidates.first_of(len(counts), np.flatnonzero(candidates.is_held(now_ms)))
         is_free = np.arange(len(candidates)) < first_held[flow]
@@ -244,15 +244,14 @@ def _outcome_if_all_fits(
     def is_short(costs: Int64s) -> bool:
         return bool(own.lacks(costs).any() or is_short_of(scope, costs, room).any())
 
-    nothing = np.zeros_like(messages)
+    nothing = [np.zeros_like(messages)] * len(candidates.amounts)
     if is_short(cost(messages, nothing, price_ns)):
         return None
-    wanted_bytes = sums(flow, size_bytes, len(counts))
-    held_bytes = nothing if behind is None else sums(flow[behind], size_bytes[behind], len(counts))
-    served = cost(messages, wanted_bytes - held_bytes, price_ns)
+    wants = cost(counts, [sums(flow, each, len(counts)) for each in candidates.amounts], price_ns)
+    served = wants if behind is None else wants - candidates.tally(behind, len(counts), price_ns)
     if is_short(served):
         return None
-    wanted = by_dimension(cost(counts, wanted_bytes, price_ns))
+    wanted = by_dimension(wants)
     if behind is None:
         return Outcome.of_all(wanted)
     return replace(Outcome.of_all(wanted), behind=behind, served=by_dimension(served))

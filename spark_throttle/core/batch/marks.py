@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import ranges, sums
-from spark_throttle.core.batch.scope_room import by_dimension, cost
-from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.fair.layout import Layout, by_dimension
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import in_micro, observed_floor
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, Dimension, Int64s, Level, Limits
@@ -87,10 +86,10 @@ class DebtFloors:
     """The floors of the debts that a batch leaves: `MIN_BALANCE_MICRO`, except where an observing scope marks rows."""
 
     own: Int64s | int
-    """Shape (flows, 3): the floors of the namespaces' own buckets."""
+    """Shape (flows, 4): the floors of the namespaces' own buckets."""
 
     shared: Int64s | int
-    """Shape (scopes, 3): the floors of the shared scopes."""
+    """Shape (scopes, 4): the floors of the shared scopes."""
 
     @classmethod
     def none(cls) -> DebtFloors:
@@ -115,7 +114,7 @@ class DebtFloors:
         unmarked = np.zeros((len(shared), len(Dimension)), dtype=np.int64)
         for marked in levels:
             marks = marked.rank < count
-            passed = by_dimension(cost(marked.rank, layout.bytes_of_first(marked.rank), price_ns))
+            passed = by_dimension(layout.cost_of_first(marked.rank, price_ns))
             if marked.level == Level.NAMESPACE:
                 floor_micro = observed_floor(own_micro, in_micro(passed), own.burst_micro)
                 own_floor_micro = np.where(marks[:, None], floor_micro, MIN_BALANCE_MICRO)

@@ -63,10 +63,10 @@ class ThrottleTimes:
     """How long each bucket earns until its balance is not negative any more, and each budget is spent."""
 
     own_ms: Int64s
-    """Shape (flows, 3)."""
+    """Shape (flows, 4)."""
 
     shared_ms: Int64s
-    """Shape (scopes, 3)."""
+    """Shape (scopes, 4)."""
 
     edges: tuple[Int64s, Int64s] | None = None
     """The part of both that is the time until a budget begins anew, of the same shapes; `None` if none is spent."""
@@ -102,7 +102,7 @@ class ThrottleTimes:
         Parameters
         ----------
         before_micro
-            Shape (3, rows): the tokens of the rows that go before.
+            Shape (4, rows): the tokens of the rows that go before.
         """
         limits, shared = batch.entered.limits, batch.policy.shared
         wait_ms = np.zeros(len(flow), dtype=np.int64)
@@ -199,7 +199,7 @@ class RowsBehind:
             # A dead letter says when to try again: all of a flow at once would be rejected again, but for the first.
             flow = rows.flow[refused]
             before = plan.outcome.queues.tokens_before(self.at[refused], flow, batch.entered.price_ns)
-            wait_ms = np.maximum(wait_ms[flow], times.behind(flow, in_micro(before.T).T, plan, batch))
+            wait_ms = np.maximum(wait_ms[flow], times.behind(flow, in_micro(before).T, plan, batch))
             causes = Causes.of(
                 Reason.QUOTA, level=stops.level[flow], dimension=dimension[flow], scope=stops.scope[flow],
                 wait_ms=wait_ms,

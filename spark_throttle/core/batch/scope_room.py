@@ -1,7 +1,7 @@
 """The room that a batch finds: what the flows' own balances and the shared scopes let pass, and which run short.
 
-What rows take, and the room for it, is counted by dimension: messages, bytes and, if any scope of the policy limits it,
-time. Where nothing is limited, room is larger than any batch.
+What rows take, and the room for it, is counted by resource (`layout.cost`). Where nothing is limited, room is larger
+than any batch.
 """
 
 from __future__ import annotations
@@ -18,41 +18,23 @@ from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
 
 
-def cost(messages: Int64s, size_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
-    """Return what so many messages of each flow take, shape (dimensions, flows).
-
-    Parameters
-    ----------
-    price_ns
-        The time of a message of each flow; `None` if no scope limits time.
-    """
-    return np.stack([messages, size_bytes] if price_ns is None else [messages, size_bytes, messages * price_ns])
-
-
-def by_dimension(costs: Int64s) -> Int64s:
-    """Return costs, shape (dimensions, n), as a table of shape (n, 3)."""
-    out = np.zeros((costs.shape[1], len(Dimension)), dtype=np.int64)
-    out[:, : len(costs)] = costs.T
-    return out
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
     """The room left in the balances of flows, or of shared scopes."""
 
     before: Int64s
-    """Shape (dimensions, n): the most that may go before a message, negative if none may; large where unlimited."""
+    """Shape (resources, n): the most that may go before a message, negative if none may; large where unlimited."""
 
     ends_by: Int64s | None = None
-    """Shape (n, 3): what ends the room of each dimension, by its place in `DIMENSIONS`; `None` if nobody has a budget.
+    """Shape (n, 4): what ends the room of each dimension, by its place in `DIMENSIONS`; `None` if nobody has a budget.
     """
 
     @classmethod
     def of(
-        cls, balance_micro: Int64s, limits: Limits, dimensions: int, spent: Spent | None = None,
+        cls, balance_micro: Int64s, limits: Limits, resources: int, spent: Spent | None = None,
         claims: BudgetClaims | None = None,
     ) -> Room:  # fmt: skip
-        """Return the room in balances, shape (n, 3), to which these limits apply, in the first dimensions.
+        """Return the room in balances, shape (n, 4), to which these limits apply, in the first dimensions.
 
         Parameters
         ----------
@@ -61,8 +43,8 @@ class Room:
         claims
             What may be used of them; `None` if this job has them to itself.
         """
-        before = np.full((dimensions, len(balance_micro)), UNBOUNDED)
-        for d in list(Dimension)[:dimensions]:
+        before = np.full((resources, len(balance_micro)), UNBOUNDED)
+        for d in list(Dimension)[:resources]:
             is_limited = limits.rate_micro_per_ms[:, d] >= 0
             if is_limited.any():
                 np.copyto(before[d], room_before(balance_micro[:, d], d), where=is_limited)
@@ -77,14 +59,17 @@ class Room:
         return cls(before, ends_by)
 
     def prefixes(self, layout: Layout, price_ns: Int64s | None) -> list[Int64s]:
-        """Return how many first rows of each flow pass, by messages alone, by bytes too, by time too; large if all."""
-        messages, in_bytes, *times = self.before
-        by_bytes = layout.rows_within(in_bytes)
-        passing = [messages + 1, np.where(by_bytes < layout.segments.counts, by_bytes, UNBOUNDED)]
+        """Return how many first rows of each flow pass, by messages alone, by bytes too, and so on; large if all."""
+        passing = np.full_like(self.before, UNBOUNDED)
+        passing[0] = self.before[0] + 1
+        for d, total in enumerate(layout.totals, start=1):
+            within = layout.rows_within(self.before[d], total)
+            np.copyto(passing[d], within, where=within < layout.segments.counts)
         if price_ns is not None:
-            passing.append(np.where(times[0] < 0, 0, times[0] // np.maximum(price_ns, 1) + 1))
-            passing[-1][(price_ns == 0) & (times[0] >= 0)] = UNBOUNDED
-        return list(np.minimum.accumulate(np.stack(passing)))
+            room_ns = self.before[Dimension.TIME]
+            passed = np.where(room_ns < 0, 0, room_ns // np.maximum(price_ns, 1) + 1)
+            np.copyto(passing[Dimension.TIME], passed, where=(price_ns > 0) | (room_ns < 0))
+        return list(np.minimum.accumulate(passing))
 
     def less(self, costs: Int64s) -> Room:
         """Return the room that is left after so much is taken."""
@@ -102,17 +87,17 @@ class Room:
         """Whether no message passes, shape (n,)."""
         return np.logical_or.reduce(self.before < 0)
 
-    def before_rows(self, is_counted: Bools, dimensions: int | None = None) -> Int64s:
-        """Return how much may go before a row, -1 if none may, shape (dimensions, n); large if not counted.
+    def before_rows(self, is_counted: Bools, resources: int | None = None) -> Int64s:
+        """Return how much may go before a row, -1 if none may, shape (resources, n); large if not counted.
 
         Parameters
         ----------
-        dimensions
-            How many of the first dimensions count; by default all.
+        resources
+            How many of the first count; by default all.
         """
-        before, out = self.before[:dimensions], np.full_like(self.before, UNBOUNDED)
+        before, out = self.before[:resources], np.full_like(self.before, UNBOUNDED)
         is_spent = np.logical_or.reduce(before < 0)
-        out[:dimensions] = np.where(is_counted, np.where(is_spent, -1, before), UNBOUNDED)
+        out[:resources] = np.where(is_counted, np.where(is_spent, -1, before), UNBOUNDED)
         return out
 
 
@@ -122,7 +107,7 @@ def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
 
 
 def taken_by(scope: Int64s, costs: Int64s, scopes: int) -> Int64s:
-    """Return what flows take of their scopes, shape (dimensions, scopes); `scope` is -1 for none."""
+    """Return what flows take of their scopes, shape (resources, scopes); `scope` is -1 for none."""
     taken = np.zeros((len(costs), scopes + 1), dtype=np.int64)  # with one more position for no scope
     for column in scope.T:
         if column.max(initial=-1) >= 0:

@@ -24,7 +24,7 @@ from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, honoured, let_pass
 from spark_throttle.core.fair.filling import UNBOUNDED
-from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.fair.layout import Layout, cost
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import Rows, lasting_work, row_work, unit_work, until_the_end
 from spark_throttle.core.limits.budgets import paces
@@ -206,11 +206,13 @@ class Contenders:
         has_row = layout.segments.counts[flow] > 0
         waits, of_node = flow[has_row], node[has_row]
         first = layout.segments.starts[waits]
-        next_bytes = layout.total[first + 1] - layout.total[first]
-        next_ns = None if price_ns is None else price_ns[waits]
-        passing = until_the_end(room, short[waits], of_node, next_bytes, next_ns)
+        following = cost(
+            np.ones_like(first), [total[first + 1] - total[first] for total in layout.totals],
+            None if price_ns is None else price_ns[waits],
+        )  # fmt: skip
+        passing = until_the_end(room, short[waits], of_node, following)
         work = row_work(layout, flow, above, tree, passing, policy, price_ns)
-        rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
+        rows = Rows.of(layout.segments.starts[flow], layout.totals, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
         measures = _measures(tree, scopes, above, passing, policy)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at)

@@ -65,7 +65,7 @@ class Claims:
         is_short
             Shape (scopes,): whether each shared scope runs short, and holds rows back.
         balance_micro
-            Shape (n, 3): the balances of the guarantees.
+            Shape (n, 4): the balances of the guarantees.
         """
         room = np.full((resources, len(guarantees)), UNBOUNDED)
         for d in list(Dimension)[:resources]:
@@ -90,7 +90,7 @@ class Claims:
         Parameters
         ----------
         taken
-            Shape (n, 3): what was charged.
+            Shape (n, 4): what was charged.
         is_behind
             Shape (leaves,): whether rows of each leaf that might have gone did not.
         """
@@ -137,7 +137,7 @@ class _Served:
 def decide_with_guarantees(
     contenders: Contenders, eligible: Int64s, room: Int64s, claims: Claims
 ) -> tuple[Outcome, Int64s]:
-    """Return which of the first `eligible` rows of each leaf go, and what is charged to the guarantees, shape (n, 3).
+    """Return which of the first `eligible` rows of each leaf go, and what is charged to the guarantees, shape (n, 4).
 
     Parameters
     ----------
@@ -194,12 +194,13 @@ def _served_at(height: int, served: _Served, contenders: Contenders, eligible: I
 
 def _passing(rows: Rows, until: Int64s, room: Int64s) -> Int64s:
     """Return how many of the first `until` rows of each leaf go while its guarantee, with this `room`, is not spent."""
-    messages, in_bytes, *times = room
-    count = np.minimum(until, messages + 1)
-    last = rows.bytes_total[rows.start] + np.clip(in_bytes, 0, rows.bytes_total[-1])
-    count = np.minimum(count, np.searchsorted(rows.bytes_total[:-1], last, side="right") - rows.start)
-    if times and rows.price_ns is not None:
-        count = np.where(rows.price_ns > 0, np.minimum(count, times[0] // np.maximum(rows.price_ns, 1) + 1), count)
+    count = np.minimum(until, room[0] + 1)
+    for total, left in zip(rows.totals, room[1:], strict=False):
+        last = total[rows.start] + np.clip(left, 0, total[-1])
+        count = np.minimum(count, np.searchsorted(total[:-1], last, side="right") - rows.start)
+    if rows.price_ns is not None:
+        passed = room[Dimension.TIME] // np.maximum(rows.price_ns, 1) + 1
+        count = np.where(rows.price_ns > 0, np.minimum(count, passed), count)
     return count
 
 

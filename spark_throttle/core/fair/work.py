@@ -1,8 +1,8 @@
 """The work of rows: what each counts in the fair order, as one number.
 
 A row's work is the largest, over the resources that its scopes limit, of its part of the resource: a message is one
-`MESSAGE`, and bytes and time count in the proportion of the rates. So work is dominant-share service, charged row by
-row (the memoryless form of DRFQ):
+`MESSAGE`, and bytes, units and time count in the proportion of the rates. So work is dominant-share service, charged
+row by row (the memoryless form of DRFQ):
 
 - The ideal that follows is progressive filling of work: of two backlogged flows of one weight, neither gets more work.
   No resource is waited for: a scope whose tokens of any kind end is closed, and until then every flow may go on.
@@ -38,7 +38,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total
-from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.fair.layout import Layout, cost
 from spark_throttle.core.fair.tree import Tree
 from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
@@ -47,8 +47,9 @@ MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
 """The work of a message where messages are limited."""
 
-BYTE: Final = 1 << 8
-"""The work of a byte where bytes alone are limited: more than a heavy flow's level is rounded by."""
+AMOUNT: Final = 1 << 12
+"""The work of a byte, or of a unit, where nothing before it is limited: more than a heavy flow's level is rounded by.
+"""
 
 MILLISECOND: Final = 1 << 24
 """The work of a millisecond of a core where time alone is limited."""
@@ -62,14 +63,20 @@ _SUM_BITS: Final = 60
 _MANY_ROWS: Final = 16
 """With as many rows for each leaf, to lay them out anew takes longer than to find them where they are."""
 
-BYTE_BITS: Final = 10
-"""The binary places of a byte's work."""
+TOKEN_BITS: Final = 10
+"""The binary places of a token's work."""
 
-_MOST_UNIT: Final = (MOST_WORK << BYTE_BITS, MESSAGE << BYTE_BITS, MILLISECOND << BYTE_BITS)
-"""The most work of a message, of a byte, and of a millisecond, in ``2**-BYTE_BITS``."""
+_ALONE: Final = tuple(each << TOKEN_BITS for each in (MESSAGE, AMOUNT, AMOUNT, MILLISECOND))
+"""By `Dimension`: the work of a token where nothing before it is limited, in ``2**-TOKEN_BITS``."""
 
-_A_UNIT: Final = tuple(np.array([each]) for each in (1, 1, MICRO))
-"""How many tokens a message, a byte and a millisecond are."""
+_MOST: Final = tuple(each << TOKEN_BITS for each in (MOST_WORK, MOST_WORK, MOST_WORK, MILLISECOND))
+"""By `Dimension`: the most work of a token, in ``2**-TOKEN_BITS``."""
+
+_A_TOKEN: Final = tuple(np.array([each]) for each in (1, 1, 1, MICRO))
+"""By `Dimension`: as how much a token is counted of what rows take."""
+
+_MOST_FACTOR: Final = MESSAGE << TOKEN_BITS
+"""Every amount of a row can be multiplied by as much."""
 
 _ONE: Final = np.array([1])
 
@@ -82,65 +89,48 @@ _TENANT, _GROUP, _JOB = range(3)
 """The columns of `Matches.shared_scope`."""
 
 
-def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
-    """Return the work of a byte in scopes of these rates, in ``2**-BYTE_BITS``; 0 where bytes are not limited.
+def token_work(rate_micro_per_ms: Int64s, dimension: int) -> Int64s:
+    """Return the work of a token in scopes of these rates, in ``2**-TOKEN_BITS``; 0 where it is not limited.
 
-    A scope's rates are the same amount of work. A byte counts as much as a message at most.
+    A scope's rates are the same amount of work. What counts is the first of the dimensions that is limited.
 
     Parameters
     ----------
     rate_micro_per_ms
-        Shape (scopes, 3), by `Dimension`.
+        Shape (scopes, 4), by `Dimension`.
 
     Examples
     --------
     Scopes of 10 messages and 20,480 bytes a second, of bytes alone, and of messages alone; in bytes a message:
 
-    >>> rates = np.array([[10_000, 20_480_000, -1], [-1, 77, -1], [5, -1, -1]])
-    >>> [MESSAGE * 2**BYTE_BITS // work if work else 0 for work in byte_work(rates).tolist()]
-    [2048, 256, 0]
-    """
-    messages, size_bytes = rate_micro_per_ms[:, Dimension.MESSAGES], rate_micro_per_ms[:, Dimension.BYTES]
-    most = np.full_like(messages, MESSAGE << BYTE_BITS)
-    in_proportion = np.minimum(proportional(most, messages, size_bytes), most)
-    has_both = (messages > 0) & (size_bytes > 0)
-    work = np.where(has_both, np.maximum(in_proportion, 1), BYTE << BYTE_BITS)
-    return np.where(size_bytes == UNLIMITED, 0, work)
+    >>> rates = np.array([[10_000, 20_480_000, -1, -1], [-1, 77, -1, -1], [5, -1, -1, -1]])
+    >>> [MESSAGE * 2**TOKEN_BITS // work if work else 0 for work in token_work(rates, Dimension.BYTES).tolist()]
+    [2048, 16, 0]
 
-
-def time_work(rate_micro_per_ms: Int64s) -> Int64s:
-    """Return the work of a millisecond in scopes of these rates, in ``2**-BYTE_BITS``; 0 where time is not limited.
-
-    Parameters
-    ----------
-    rate_micro_per_ms
-        Shape (scopes, 3), by `Dimension`.
-
-    Examples
-    --------
     Scopes of half a core and 250 messages a second, or 1,000 bytes a second; and of time alone:
 
-    >>> rates = np.array([[250_000, -1, 500_000], [-1, 1_000_000, 500_000], [-1, -1, 500_000]])
-    >>> (time_work(rates) / 2**BYTE_BITS).tolist() == [MESSAGE / 2, 2 * BYTE, MILLISECOND]
+    >>> rates = np.array([[250_000, -1, -1, 500_000], [-1, 1_000_000, -1, 500_000], [-1, -1, -1, 500_000]])
+    >>> (token_work(rates, Dimension.TIME) / 2**TOKEN_BITS).tolist() == [MESSAGE / 2, 2 * AMOUNT, MILLISECOND]
     True
     """
-    messages, size_bytes, time = rate_micro_per_ms.T
-    most = np.full_like(messages, MILLISECOND << BYTE_BITS)
-    by_messages, by_bytes = (
-        np.minimum(proportional(np.full_like(rate, work << BYTE_BITS), rate, time), most)
-        for rate, work in ((messages, MESSAGE), (size_bytes, BYTE))
-    )
-    work = np.where(messages > 0, by_messages, np.where(size_bytes > 0, by_bytes, most))
-    return np.where(time == UNLIMITED, 0, np.where(time > 0, np.maximum(work, 1), most))
+    rate = rate_micro_per_ms[:, dimension]
+    work = np.full_like(rate, _ALONE[dimension])
+    for before in reversed(range(dimension)):
+        of = rate_micro_per_ms[:, before]
+        is_limited = (of > 0) & (rate > 0)
+        if is_limited.any():
+            in_proportion = proportional(np.full_like(of, _ALONE[before]), of, rate)
+            np.copyto(work, np.clip(in_proportion, 1, _MOST[dimension]), where=is_limited)
+    return np.where(rate == UNLIMITED, 0, work)
 
 
 def work_of_time(price_ns: Int64s, of_millisecond: Int64s) -> Int64s:
-    """Return the work of messages that take so much time, given that of a millisecond as `time_work` returns it."""
-    return proportional(price_ns, of_millisecond, np.full_like(price_ns, MICRO << BYTE_BITS))
+    """Return the work of messages that take so much time, given that of a millisecond as `token_work` returns it."""
+    return proportional(price_ns, of_millisecond, np.full_like(price_ns, MICRO << TOKEN_BITS))
 
 
 def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: Int64s) -> list[Int64s]:
-    """Return the work of a message, a byte and a millisecond at the nodes of tenants, in ``2**-BYTE_BITS``; 0 for none.
+    """Return the work of a token of each resource at the nodes of tenants, in ``2**-TOKEN_BITS``; 0 for none.
 
     Parameters
     ----------
@@ -150,11 +140,10 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
     passing
         As `until_the_end` returns it.
     rate_micro_per_ms
-        Shape (scopes, 3).
+        Shape (scopes, 4).
     """
-    messages = np.where(rate_micro_per_ms[:, 0] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
-    units = (messages, byte_work(rate_micro_per_ms), time_work(rate_micro_per_ms))[: len(passing)]
-    limiting = _widest(scopes, np.ones(len(messages), dtype=np.bool_))
+    units = [token_work(rate_micro_per_ms, d) for d in range(len(passing))]
+    limiting = _widest(scopes, np.ones(len(rate_micro_per_ms), dtype=np.bool_))
     column, widest = limiting
     at = [_widest(scopes, unit > 0) for unit in units]
     found = [np.where(scope < 0, 0, np.append(unit, 0)[widest]) for unit, (_, scope) in zip(units, at, strict=True)]
@@ -162,14 +151,14 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
     if any(each.any() for each in is_narrower):
         # A rate of time is one of milliseconds, which is the unit; tokens of it are nanoseconds.
         by_rates = np.maximum(rate_micro_per_ms.T, 1)
-        rooms = _narrower_work(units, (passing, _A_UNIT), scopes, limiting, at, tree)
-        rates = _narrower_work(units, (by_rates, (_ONE, _ONE, _ONE)), scopes, limiting, at, tree)
-        for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST_UNIT, strict=False):
+        rooms = _narrower_work(units, (passing, _A_TOKEN), scopes, limiting, at, tree)
+        rates = _narrower_work(units, (by_rates, (_ONE,) * len(units)), scopes, limiting, at, tree)
+        for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST, strict=False):
             np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
     return found
 
 
-def until_the_end(room: Int64s, scopes: Int64s, node: Int64s, next_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
+def until_the_end(room: Int64s, scopes: Int64s, node: Int64s, following: Int64s) -> Int64s:
     """Return the tokens that scopes let pass until they end, shape (resources, scopes).
 
     They are the room, and a token; where one tenant alone competes, the least of its next rows.
@@ -182,26 +171,26 @@ def until_the_end(room: Int64s, scopes: Int64s, node: Int64s, next_bytes: Int64s
         Shape (flows, 3): the shared scopes of each flow that count, -1 for the others.
     node
         Shape (flows,): the node of each flow's tenant, ascending.
-    next_bytes, price_ns
-        Shape (flows,): the bytes and the time of each flow's next row; no time where none is limited.
+    following
+        Shape (resources, flows): what each flow's next row takes.
 
     Examples
     --------
     The job, in which two tenants compete, and the scope of one of them; rows of 40, 30 and 20 bytes are next:
 
     >>> scopes = np.array([[1, -1, 0], [1, -1, 0], [-1, -1, 0]])
-    >>> until_the_end(np.array([[0, 9], [100, -5]]), scopes, np.array([0, 0, 1]), np.array([40, 30, 20]), None).tolist()
+    >>> following = np.array([[1, 1, 1], [40, 30, 20]])
+    >>> until_the_end(np.array([[0, 9], [100, -5]]), scopes, np.array([0, 0, 1]), following).tolist()
     [[1, 10], [101, 30]]
     """
     first = np.flatnonzero(np.diff(node, prepend=-1))
     nodes = np.bincount(scopes[first, _GROUP:].ravel() + 1, minlength=room.shape[1] + 1)[1:]
     passing = np.maximum(room, 0)
     passing[Dimension.MESSAGES] += 1
-    for resource, each in zip((Dimension.BYTES, Dimension.TIME), (next_bytes, price_ns), strict=True):
-        if each is not None and resource < len(passing):
-            least = np.full(passing.shape[1] + 1, MOST_WORK)
-            np.minimum.at(least, scopes, np.maximum(each, 1)[:, None])
-            passing[resource] += np.where((nodes > 1) | (least[:-1] == MOST_WORK), 1, least[:-1])
+    for resource, each in enumerate(following[1:], start=1):
+        least = np.full(passing.shape[1] + 1, MOST_WORK)
+        np.minimum.at(least, scopes, np.maximum(each, 1)[:, None])
+        passing[resource] += np.where((nodes > 1) | (least[:-1] == MOST_WORK), 1, least[:-1])
     return passing
 
 
@@ -218,8 +207,7 @@ def _narrower_work(
     Parameters
     ----------
     room
-        What the scopes have of each resource, shape (resources, scopes), and what of it a message, a byte and a
-        millisecond are.
+        What the scopes have of each resource, shape (resources, scopes), and what of it a token is.
     widest, at
         The columns and the scopes of the widest scopes, of all and of those that limit each resource.
     """
@@ -249,7 +237,7 @@ def _narrower_work(
 
 
 def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:
-    """Return the work of a message, a byte and a millisecond by the least rates of some ways, whatever runs short.
+    """Return the work of a token of each dimension by the least rates of some ways, whatever runs short.
 
     Parameters
     ----------
@@ -258,14 +246,13 @@ def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:
 
     Returns
     -------
-    Shape (ways, 3): in ``2**-BYTE_BITS``, 0 where the way has no limit that can hold rows back.
+    Shape (ways, 4): in ``2**-TOKEN_BITS``, 0 where the way has no limit that can hold rows back.
     """
     pace = paces(limits)
     rates = np.where((pace != UNLIMITED) & limits.may_hold[:, None], pace, _NO_RATE)
-    least = np.concatenate([rates, np.full((1, 3), _NO_RATE)])[scopes].min(axis=1)
+    least = np.concatenate([rates, np.full((1, rates.shape[1]), _NO_RATE)])[scopes].min(axis=1)
     least = np.where(least == _NO_RATE, UNLIMITED, least)
-    messages = np.where(least[:, Dimension.MESSAGES] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
-    return np.stack([messages, byte_work(least), time_work(least)], axis=1)
+    return np.stack([token_work(least, d) for d in Dimension], axis=1)
 
 
 def row_work(
@@ -292,16 +279,28 @@ def row_work(
     if not np.append(by_row(np.logical_or, pace[:, 1:] != UNLIMITED), False)[scopes].any():
         return None
     node, flows = tree.levels[0].parent, len(layout.segments.counts)
-    each_message, each_byte, *each_ms = (unit[node] for unit in unit_work(scopes, tree, passing, pace))
-    of_message = np.maximum(each_message >> BYTE_BITS, 1)
+    each_message, *others = (unit[node] for unit in unit_work(scopes, tree, passing, pace))
+    of_message = np.maximum(each_message >> TOKEN_BITS, 1)
     if price_ns is not None:
-        of_message = np.maximum(of_message, work_of_time(price_ns[flow], each_ms[0]))
-    by_message, by_byte = np.full(flows, MESSAGE), np.zeros(flows, dtype=np.int64)
-    by_message[flow], by_byte[flow] = of_message, each_byte
-    work = np.diff(layout.total)
-    work *= _by_row_of(by_byte, layout)
-    work >>= BYTE_BITS
-    return np.maximum(work, _by_row_of(by_message, layout), out=work)
+        of_message = np.maximum(of_message, work_of_time(price_ns[flow], others[-1]))
+    by_message = np.full(flows, MESSAGE)
+    by_message[flow] = of_message
+    work = _by_row_of(by_message, layout)
+    for total, each in zip(layout.totals, others, strict=False):
+        if each.any():
+            factor = np.zeros(flows, dtype=np.int64)
+            factor[flow] = each
+            work = np.maximum(work, _work_of_amounts(np.diff(total), factor, layout))
+    return np.broadcast_to(work, len(layout.totals[0]) - 1)
+
+
+def _work_of_amounts(amounts: Int64s, factor: Int64s, layout: Layout) -> Int64s:
+    """Return the work of what rows have of a resource, given that of a token of it, by flow; `amounts` is used up."""
+    if int(factor.max(initial=0)) > _MOST_FACTOR:  # the product might leave int64, and is more than a row counts
+        np.minimum(amounts, _by_row_of(_MOST[0] // np.maximum(factor, 1), layout), out=amounts)
+    amounts *= _by_row_of(factor, layout)
+    amounts >>= TOKEN_BITS
+    return amounts
 
 
 def _widest(scopes: Int64s, is_counted: Bools) -> tuple[Int64s, Int64s]:
@@ -330,25 +329,25 @@ class Rows:
     work_total: Int64s | None
     """The running total of work over the layout, longer than it by one; `None` where every row counts `MESSAGE`."""
 
-    bytes_total: Int64s
-    """The running total of bytes."""
+    totals: tuple[Int64s, ...]
+    """The running totals of amounts, as in `Layout`."""
 
     price_ns: Int64s | None = None
     """The time that a row of each leaf takes; `None` if it does not count."""
 
     @classmethod
-    def of(cls, start: Int64s, bytes_total: Int64s, work: Int64s | None, price_ns: Int64s | None = None) -> Rows:
+    def of(cls, start: Int64s, totals: tuple[Int64s, ...], work: Int64s | None, price_ns: Int64s | None = None) -> Rows:
         """Lay out rows with `work` each, in the sequence of the layout; `None` where every row counts `MESSAGE`."""
         if work is None:
-            return cls(start, None, bytes_total, price_ns)
+            return cls(start, None, totals, price_ns)
         most = min(MOST_WORK, (1 << _SUM_BITS) // max(len(work), 1))
         is_within = int(work.min(initial=1)) >= 1 and int(work.max(initial=1)) <= most
-        return cls(start, running_total(work if is_within else np.clip(work, 1, most)), bytes_total, price_ns)
+        return cls(start, running_total(work if is_within else np.clip(work, 1, most)), totals, price_ns)
 
     def take(self, at: Int64s) -> Rows:
         """Return the rows of the leaves at `at`."""
         price_ns = None if self.price_ns is None else self.price_ns[at]
-        return Rows(self.start[at], self.work_total, self.bytes_total, price_ns)
+        return Rows(self.start[at], self.work_total, self.totals, price_ns)
 
     def side_by_side(self, counts: Int64s) -> Rows:
         """Return the rows laid out in the order of the leaves, which have so many rows each; as they are, if many."""
@@ -356,11 +355,11 @@ class Rows:
             return self
         at, total = ranges(self.start, counts), running_total(counts)
         work = None if self.work_total is None else running_total(np.diff(self.work_total)[at])
-        return Rows(total[:-1], work, running_total(np.diff(self.bytes_total)[at]), self.price_ns)
+        return Rows(total[:-1], work, tuple(running_total(np.diff(each)[at]) for each in self.totals), self.price_ns)
 
     def behind(self, rows: Int64s) -> Rows:
         """Return the rows without the first `rows` of each leaf."""
-        return Rows(self.start + rows, self.work_total, self.bytes_total, self.price_ns)
+        return Rows(self.start + rows, self.work_total, self.totals, self.price_ns)
 
     def work(self, first: Int64s, until: Int64s) -> Int64s:
         """Return the work of each leaf's rows `first` up to `until`; 0 where that is not more."""
@@ -369,14 +368,10 @@ class Rows:
         begin = self.start + first
         return self.work_total[np.maximum(self.start + until, begin)] - self.work_total[begin]
 
-    def bytes(self, first: Int64s, until: Int64s) -> Int64s:
-        """Return the bytes of each leaf's rows `first` up to `until`."""
-        return self.bytes_total[self.start + until] - self.bytes_total[self.start + first]
-
     def tokens(self, first: Int64s, until: Int64s) -> Int64s:
         """Return the tokens of each leaf's rows `first` up to `until`, shape (resources, leaves)."""
-        tokens = [until - first, self.bytes(first, until)]
-        return np.stack(tokens if self.price_ns is None else [*tokens, tokens[0] * self.price_ns])
+        begin, end = self.start + first, self.start + until
+        return cost(until - first, [total[end] - total[begin] for total in self.totals], self.price_ns)
 
     def within(self, first: Int64s, until: Int64s, budget: Int64s) -> Int64s:
         """Return how many of each leaf's rows from `first` up to `until` have at most the work of its `budget`."""

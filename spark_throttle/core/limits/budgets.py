@@ -1,8 +1,8 @@
 """Budgets: what a scope may use in an hour, a day or a month of the calendar, beside its rates.
 
 A row passes while something of each budget is left, and is then charged in full. So a budget of 1,000 messages a day
-lets exactly 1,000 pass, and one of bytes is exceeded by less than one message. What is exceeded is taken off the next
-window; what an observing scope lets pass beyond a budget is not.
+lets exactly 1,000 pass, and one of bytes or units is exceeded by less than one message. What is exceeded is taken off
+the next window; what an observing scope lets pass beyond a budget is not.
 
 When windows begin is a matter of the calendar (`policy.calendar_windows`), and the control plane decides it. An epoch
 pins which windows are in force, and the paying time at which each ends. So a batch that runs again counts in the window
@@ -131,7 +131,7 @@ class Budgets:
 
 
 def paces(limits: Limits) -> Int64s:
-    """Return the least mean rates that rates and budgets allow, shape (n, 3); `UNLIMITED` where nothing is limited.
+    """Return the least mean rates that rates and budgets allow, shape (n, 4); `UNLIMITED` where nothing is limited.
 
     They say how scarce messages are beside bytes where turns are counted, and hold nothing back.
 
@@ -140,9 +140,9 @@ def paces(limits: Limits) -> Int64s:
     A thousand messages a second, and 86,400 a day; and 8,640 bytes a day alone:
 
     >>> settings = {"messages_per_day": np.array([86_400, UNBOUNDED]), "bytes_per_day": np.array([UNBOUNDED, 8_640])}
-    >>> rates = np.array([[1_000_000, -1, -1], [-1, -1, -1]])
+    >>> rates = np.array([[1_000_000, -1, -1, -1], [-1, -1, -1, -1]])
     >>> paces(Limits(rates, 0 * rates, np.array([0, 0]), np.array([1, 1]), settings)).tolist()
-    [[1000, -1, -1], [-1, 100, -1]]
+    [[1000, -1, -1, -1], [-1, 100, -1, -1]]
     """
     budgets = Budgets.of(limits)
     if budgets is None:
@@ -214,14 +214,14 @@ class Spent:
         return np.where(budgets.tokens < UNBOUNDED, np.maximum(budgets.tokens - self.used - 1, -1), UNBOUNDED)
 
     def charged(self, taken: Int64s, budgets: Budgets) -> Spent:
-        """Return them after rows that took so many tokens, shape (n, 3)."""
+        """Return them after rows that took so many tokens, shape (n, 4)."""
         of_column, is_counted = taken.take(budgets.dimension, axis=1), budgets.tokens < UNBOUNDED
         used = np.where(is_counted, np.minimum(self.used + of_column, _MOST_USED), 0)
         over = np.where(is_counted & budgets.is_enforcing, np.maximum(used - budgets.tokens, 0), 0)
         return Spent(used, np.where(of_column > 0, over, self.over))
 
     def given_back(self, tokens: Int64s, budgets: Budgets) -> Spent:
-        """Return them without tokens that were charged and are given back, shape (n, 3)."""
+        """Return them without tokens that were charged and are given back, shape (n, 4)."""
         of_column = tokens.take(budgets.dimension, axis=1)
         return Spent(*(np.maximum(each - of_column, 0) for each in self._columns))
 
@@ -259,7 +259,7 @@ class Spent:
     def wait_ms(
         self, budgets: Budgets, windows: CalendarWindows | None, now_ms: int, claims: BudgetClaims | None = None
     ) -> Int64s:
-        """Return how long until something is left of each budget, by the dimension, shape (n, 3); 0 if there is.
+        """Return how long until something is left of each budget, by the dimension, shape (n, 4); 0 if there is.
 
         A budget of 0, and one that nobody says the end of, never has. What others claim may return before.
         """

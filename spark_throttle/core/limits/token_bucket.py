@@ -115,12 +115,12 @@ def refilled_cut(
 
 
 def in_micro(tokens: Int64s) -> Int64s:
-    """Return messages, bytes and nanoseconds, shape (…, 3), as balances count them.
+    """Return messages, bytes, units and nanoseconds, shape (…, 4), as balances count them.
 
     Examples
     --------
-    >>> in_micro(np.array([3, 10, 5_000])).tolist()
-    [3000000, 10000000, 5000]
+    >>> in_micro(np.array([3, 10, 2, 5_000])).tolist()
+    [3000000, 10000000, 2000000, 5000]
     """
     micro = np.minimum(tokens, _MOST_DEBITED_TOKENS)
     micro *= MICRO

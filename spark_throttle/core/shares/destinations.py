@@ -163,7 +163,7 @@ class DestinationRates:
         return Aimd(int(self.base_micro_per_ms[at]), int(self.quiet_ms[at]))
 
     def share(self, share_micro_per_ms: Int64s | None, scopes: int) -> Int64s:
-        """Return the shares of the shared scopes, shape (scopes, 3), none higher than its destination's rate."""
+        """Return the shares of the shared scopes, shape (scopes, 4), none higher than its destination's rate."""
         found = (
             np.full((scopes, len(Dimension)), _NO_BOUND) if share_micro_per_ms is None else share_micro_per_ms.copy()
         )

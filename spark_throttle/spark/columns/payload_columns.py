@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import UnionType
-from typing import Final
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -37,7 +38,7 @@ from pyspark.sql.types import (
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.digest import HelperColumns
-from spark_throttle.spark.rows.frames import HELPER_PREFIX, NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE
+from spark_throttle.spark.rows.frames import HELPER_PREFIX, NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE, UNITS
 from spark_throttle.spark.rows.row_digests import VERSION
 
 ColumnLike = Column | str
@@ -64,6 +65,16 @@ _SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 _NAMED: Final = re.compile(r" AS \w+$")
 
 _JSON_LENGTH: Final = "the length of the row as JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class RowExpressions:
+    """What of a row decides; `throttle.Throttle` documents each."""
+
+    namespace: ColumnLike
+    size: ColumnLike | None = None
+    order_by: Sequence[ColumnLike] | None = None
+    units: ColumnLike | None = None
 
 
 def as_column(value: ColumnLike) -> Column:
@@ -100,19 +111,20 @@ def check_columns(schema: StructType) -> None:
             )
 
 
-def check_size(size: StructField) -> None:
-    """Refuse a size that is no number: as text, such as a payload itself, it would reject every row.
+def check_amount(what: Literal["size", "units"], amount: StructField) -> None:
+    """Refuse a size, or units, that are no number: as text, such as a payload itself, they would reject every row.
 
     Raises
     ------
     ConfigurationError
         If it is not of a type of numbers.
     """
-    kind = size.dataType
+    kind = amount.dataType
     if not isinstance(kind, NumericType):
-        measured = isinstance(kind, StringType | BinaryType)
+        measured = what == "size" and isinstance(kind, StringType | BinaryType)
         remedy = "octet_length(…) of it for its length in bytes" if measured else "an expression that is one"
-        raise ConfigurationError(f"size is {kind.simpleString()}, and no number of bytes: give {remedy}")
+        are, of = ("is", "bytes") if what == "size" else ("are", "units")
+        raise ConfigurationError(f"{what} {are} {kind.simpleString()}, and no number of {of}: give {remedy}")
 
 
 def _check_order(orders: StructType) -> None:
@@ -213,26 +225,26 @@ def _unstaged(field: StructField) -> Column:
 
 def with_helpers(
     events: DataFrame,
-    namespace: ColumnLike,
-    size: ColumnLike | None,
-    order_by: Sequence[ColumnLike] | None,
+    given: RowExpressions,
     derived: Collection[str] = (),
     volatile: Collection[str] = (),
 ) -> DataFrame:
     """Return the events in `carried_schema`, with the helper columns that decisions need, except those in `derived`.
 
     Without a `size` expression the size of a row is the length of its JSON form, a stable stand-in for its payload. A
-    size that cannot be cast to a 64-bit integer counts as missing, whether or not the session's casts would fail on it.
-    The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile` (`columns.stream_plan`) count for
-    neither size nor hash: rows that differ only in them are interchangeable.
+    size that cannot be cast to a 64-bit integer counts as missing, whether or not the session's casts would fail on it,
+    and units too. The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile`
+    (`columns.stream_plan`) count for neither size nor hash: rows that differ only in them are interchangeable.
     """
     schema = events.schema
     check_columns(schema)
-    name = as_column(namespace).cast("string")
-    orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
+    name = as_column(given.namespace).cast("string")
+    orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, given.order_by))}
     _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
-    length, tie = row_columns(schema, size, volatile)
+    length, tie = row_columns(schema, given.size, volatile)
     helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: tie, **orders}
+    if given.units is not None:
+        helpers[UNITS] = as_column(given.units).try_cast("bigint")
     sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
     return events.select(*to_carried(schema), *sent)
 
@@ -246,37 +258,41 @@ def row_columns(schema: StructType, size: ColumnLike | None, volatile: Collectio
 
 
 def deciding_columns(
-    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+    schema: StructType,
+    given: RowExpressions,
 ) -> dict[str, Column]:
     """Return the user's expressions that decide batches, by the name of the argument."""
-    given = {"namespace": namespace} | ({"size": size} if size is not None else {})
-    given |= {f"order_by[{place}]": column for place, column in enumerate(_order(schema, order_by))}
-    return {name: as_column(column) for name, column in given.items()}
+    amounts = {"size": given.size, "units": given.units}
+    found = {"namespace": given.namespace} | {what: each for what, each in amounts.items() if each is not None}
+    found |= {f"order_by[{place}]": column for place, column in enumerate(_order(schema, given.order_by))}
+    return {name: as_column(column) for name, column in found.items()}
 
 
 def derived_columns(
-    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+    schema: StructType,
+    given: RowExpressions,
 ) -> HelperColumns:
     """Return the helper columns that need not be sent: those that copy a column of the user, or measure its length.
 
     Examples
     --------
     >>> schema = StructType().add("ns", "string").add("id", "integer").add("value", "binary")
-    >>> columns = derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
+    >>> columns = derived_columns(schema, RowExpressions("ns", "length(value)", ["id", "length(ns)"]))
     >>> columns.same
     {'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}
     >>> columns.characters_of, columns.bytes_of
     ('value', None)
     """
-    given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
-    carried = {NAMESPACE: StringType, SIZE: LongType}
+    told = {NAMESPACE: given.namespace, SIZE: given.size, UNITS: given.units}
+    told |= {_order_name(i): c for i, c in enumerate(_order(schema, given.order_by))}
+    carried = {NAMESPACE: StringType, SIZE: LongType, UNITS: LongType}
     types = {field.name: field.dataType for field in schema}
     same = {
         helper: name
-        for helper, name in given.items()
+        for helper, name in told.items()
         if isinstance(name, str) and _is_name(name) and isinstance(types.get(name), carried.get(helper, DataType))
     }
-    length = _LENGTH.fullmatch(size) if isinstance(size, str) else None
+    length = _LENGTH.fullmatch(given.size) if isinstance(given.size, str) else None
     if length is None or not _is_name(length["of"]) or type(types.get(length["of"])) not in (StringType, BinaryType):
         return HelperColumns(same)
     return (
@@ -356,9 +372,7 @@ def quoted(name: str) -> str:
 
 def stream_definition(
     events: DataFrame,
-    namespace: ColumnLike,
-    size: ColumnLike | None,
-    order_by: Sequence[ColumnLike] | None,
+    given: RowExpressions,
     volatile: Collection[str],
     targets: Mapping[str, str],
     partition_columns: Sequence[str] = (),
@@ -368,13 +382,15 @@ def stream_definition(
     The sink's partition columns are part of it: a row for which they give no folder is rejected.
     """
     schema, session = events.schema, events.sparkSession
-    given = deciding_columns(schema, namespace, size, order_by)
-    length, tie = row_columns(schema, size, volatile)
-    check_size(events.select(length).schema[0])
-    *texts, length_text, tie_text = _printed(events, [*given.values(), length, tie])
-    expressions = dict(zip(given, texts, strict=True))
+    deciding = deciding_columns(schema, given)
+    length, tie = row_columns(schema, given.size, volatile)
+    check_amount("size", events.select(length).schema[0])
+    if given.units is not None:
+        check_amount("units", events.select(as_column(given.units)).schema[0])
+    *texts, length_text, tie_text = _printed(events, [*deciding.values(), length, tie])
+    expressions = dict(zip(deciding, texts, strict=True))
     columns = tuple((field.name, field.dataType.simpleString()) for field in schema)
-    if size is None:
+    if given.size is None:
         expressions["size"] = _JSON_LENGTH
         tie_text = f"{length_text}, {tie_text}"
     if partition_columns:

@@ -37,7 +37,7 @@ from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.queue_frames import QueueFolder, QueueFrames, likely_order
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, THROTTLE, arranged, payload
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, THROTTLE, UNITS, arranged, payload
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.partition_names import has_folder
 
@@ -291,8 +291,9 @@ def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> A
     if arrived is None:
         return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
     return Arrivals(
-        _names(arrived.column(NAMESPACE)), _one_chunk(arrived.column(SIZE)), has_folder(arrived, partition_columns)
-    )
+        _names(arrived.column(NAMESPACE)), _one_chunk(arrived.column(SIZE)), has_folder(arrived, partition_columns),
+        _one_chunk(arrived.column(UNITS)) if UNITS in arrived.column_names else None,
+    )  # fmt: skip
 
 
 def _names(column: pa.ChunkedArray) -> pa.StringArray | pa.DictionaryArray:

@@ -1,4 +1,4 @@
-"""The first reading of a batch: namespace, order and size of every row, as digests, with pyarrow and without a JVM.
+"""The first reading of a batch: what decides of every row, as digests, with pyarrow and without a JVM.
 
 It is made of the columns of the source that decide, if no expression takes Spark to compute (`row_expressions`).
 Spark's executors run it. A task reads pieces of files: row groups, of which it takes only these columns. The decider is
@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import file_system
-from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.columns.payload_columns import RowExpressions
 from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile, check_file
 from spark_throttle.spark.references.row_expressions import (
     NUMBERS,
@@ -46,7 +46,7 @@ from spark_throttle.spark.references.row_expressions import (
     kinds_of,
 )
 from spark_throttle.spark.rows.digest import FRAME_ROWS, StagedFile, digest_frames
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, UNITS
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 from spark_throttle.spark.spark_version import to_arrow
 
@@ -107,13 +107,14 @@ class DecidingColumns:
     condition: RowCondition | None = None
     """Which rows the stream keeps; `None` for all."""
 
+    units: ArrowExpression | None = None
+    """`None` if rows have none."""
+
 
 def deciding_columns_of(
     schema: StructType,
     known: Mapping[str, str],
-    namespace: ColumnLike,
-    size: ColumnLike | None,
-    order_by: Sequence[ColumnLike] | None,
+    given: RowExpressions,
     partition_columns: Sequence[str],
     condition: RowCondition | None = None,
 ) -> DecidingColumns | str:
@@ -130,24 +131,25 @@ def deciding_columns_of(
     condition
         Which rows the stream keeps, over the columns of the source.
     """
-    if size is None:
+    if given.size is None:
         return "size is not given, and the length of a row as JSON takes the whole row"
     types = {field.name: field.dataType for field in schema}
     kinds = kinds_of(schema, known)
     found = []
-    order = list(order_by or ())
-    for what, given in (
-        ("namespace", namespace),
-        ("size", size),
+    order = list(given.order_by or ())
+    for what, each in (
+        ("namespace", given.namespace),
+        ("size", given.size),
         *((f"order_by[{i}]", c) for i, c in enumerate(order)),
+        *([] if given.units is None else [("units", given.units)]),
     ):
-        if not isinstance(given, str):
+        if not isinstance(each, str):
             return (
                 f"{what} is a Column; a text such as 'size' or \"concat(tenant, '/', topic)\" can be read without Spark"
             )
-        expression = arrow_expression(given, kinds)
+        expression = arrow_expression(each, kinds)
         if expression is None:
-            return f"{what} is {given!r}, which takes Spark to compute"
+            return f"{what} is {each!r}, which takes Spark to compute"
         problem = _problem(what, expression, kinds, {name: types[of] for name, of in known.items()})
         if problem is not None:
             return problem
@@ -164,7 +166,8 @@ def deciding_columns_of(
     read = StructType([field for field in schema if field.name in names])
     arrow = to_arrow(read)
     read_types = {field.name: field.type for field in arrow}
-    return DecidingColumns(found[0], found[1], tuple(found[2:]), read_types, checked, condition)
+    units = None if given.units is None else found.pop()
+    return DecidingColumns(found[0], found[1], tuple(found[2:]), read_types, checked, condition, units)
 
 
 def _problem(
@@ -173,8 +176,8 @@ def _problem(
     kind = kind_of(expression, kinds)
     if what == "namespace" and kind != "text":
         return f"namespace is not a text ({kind})"
-    if what == "size" and kind != "number":
-        return f"size is not a whole number ({kind})"
+    if what in ("size", "units") and kind != "number":
+        return f"{what} {'is' if what == 'size' else 'are'} not a whole number ({kind})"
     if kind == "other" and not isinstance(types[str(expression.name)], _ORDERED):
         return f"{what} is {types[str(expression.name)].simpleString()}, whose order is Spark's"
     return None
@@ -182,7 +185,7 @@ def _problem(
 
 @dataclass(frozen=True, slots=True)
 class FirstReading:
-    """What is read of every file, and how a row's namespace, order and size come of it."""
+    """What is read of every file, and how a row's namespace, order, size and units come of it."""
 
     root: str
     columns: DecidingColumns
@@ -198,6 +201,7 @@ class FirstReading:
             "order": [each.to_fields() for each in given.order],
             "partition_columns": dict(given.partition_columns),
             "condition": None if given.condition is None else given.condition.to_fields(),
+            "units": None if given.units is None else given.units.to_fields(),
         })  # fmt: skip
 
     @classmethod
@@ -212,6 +216,7 @@ class FirstReading:
             {field.name: field.type for field in schema},
             fields["partition_columns"],
             None if fields["condition"] is None else RowCondition.from_fields(fields["condition"]),
+            None if fields["units"] is None else ArrowExpression.from_fields(fields["units"]),
         )
         return cls(fields["root"], columns)
 
@@ -263,6 +268,8 @@ class FirstReading:
             SIZE: _plain(given.size.values(table), count).cast(pa.int64()),
             TIE: pa.array(first_tie + np.arange(count, dtype=np.int64)),
         }
+        if given.units is not None:
+            helpers[UNITS] = _plain(given.units.values(table), count).cast(pa.int64())
         helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(given.order)}
         helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in given.partition_columns.items()}
         found = pa.table(helpers)

@@ -32,6 +32,9 @@ THROTTLE: Final = "throttle"
 """The column that says what was decided of a row."""
 
 NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
+UNITS = "__throttle_units"
+"""The helper column of units; absent if the query states none."""
+
 ORDER_PREFIX = "__throttle_order_"
 HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 

@@ -24,7 +24,14 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction
-from spark_throttle.policy.source import PatientPolicies, PolicyFile, PolicyObject, PolicySnapshot, PolicySource
+from spark_throttle.policy.source import (
+    PatientPolicies,
+    PolicyFile,
+    PolicyObject,
+    PolicySnapshot,
+    PolicySource,
+    WithoutUnits,
+)
 from spark_throttle.sharing.exchange import open_exchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.member import drawn_run, member_in
@@ -70,6 +77,8 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     directory = Directory(options["controlpath"])
     location = PolicyLocation.from_options(options)
     policies = _followed(location, directory)
+    if "statesunits" not in options:
+        policies = WithoutUnits(policies, direction)
     policies.current()
     sinks = Sinks.from_json(options["sinks"]) if "sinks" in options else None
     if sinks is not None and read_offset_log(Directory(sinks.checkpoint)).logged >= 0:

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import numpy as np
 
 from spark_throttle.control.demand import SharedScopes
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, PolicyDocument
@@ -288,14 +288,12 @@ class SimulatedPeer:
 
 def scope_names(policy: CompiledPolicy, direction: Direction) -> dict[int, ScopeName]:
     """Return the names of a policy's shared scopes, by their ids in reports."""
-    tenants, groups = policy.tenant_names.to_pylist(), policy.group_names.to_pylist()
-    tokens: list[ScopeName] = [("tenant", name) for name in tenants]
-    tokens += [("resource_group", name) for name in groups]
-    time: list[ScopeName] = [("tenant.time", name) for name in tenants]
-    time += [("resource_group.time", name) for name in groups]
+    names: list[ScopeName] = [("tenant", name) for name in policy.tenant_names.to_pylist()]
+    names += [("resource_group", name) for name in policy.group_names.to_pylist()]
+    kinds = {-1: ""} | {d: f".{d.name.lower()}" for d in Dimension}
     scopes = SharedScopes.of(policy, direction)
-    places = zip(scopes.ids.tolist(), scopes.position.tolist(), scopes.is_time.tolist(), strict=True)
-    return {number: (time if is_time else tokens)[at - 1] for number, at, is_time in places}
+    places = zip(scopes.ids.tolist(), scopes.position.tolist(), scopes.alone.tolist(), strict=True)
+    return {number: (names[at - 1][0] + kinds[alone], names[at - 1][1]) for number, at, alone in places}
 
 
 def rates_of(scopes: Mapping[int, ScopeName], ids: Int64s, rate: Int64s) -> Rates:

@@ -51,7 +51,7 @@ from spark_throttle.testing.simulation.query import (
     costs_no_batch,
     costs_nothing,
 )
-from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
+from spark_throttle.testing.simulation.rows import OfferedRow, RejectedRow, Row, waiting_ids
 
 
 class SimulatedJob:
@@ -89,8 +89,8 @@ class SimulatedJob:
 
     >>> job.crash(at="after table")
     >>> job.trigger(after_ms=1_000)
-    >>> job.restart().admitted
-    (Row(id=3, namespace='acme/logs', size_bytes=100), Row(id=4, namespace='acme/logs', size_bytes=100))
+    >>> [row.id for row in job.restart().admitted]
+    [3, 4]
     >>> [row.id for row in job.admitted]
     [0, 1, 2, 3, 4]
 
@@ -150,10 +150,13 @@ class SimulatedJob:
 
     # ------------------------------------------------------------------------------------------ what a user does
 
-    def offer(self, rows: Iterable[tuple[Name, int | None]]) -> list[Row]:
-        """Append rows of (namespace, size in bytes) to the source, and return them; the next batch reads them."""
+    def offer(self, rows: Iterable[OfferedRow]) -> list[Row]:
+        """Append rows of namespace, size in bytes and, perhaps, units to the source, and return them.
+
+        The next batch reads them.
+        """
         source = self.outside.source
-        offered = [Row(len(source) + at, namespace, size) for at, (namespace, size) in enumerate(rows)]
+        offered = [Row(len(source) + at, *row) for at, row in enumerate(rows)]
         source += offered
         return offered
 

@@ -13,10 +13,13 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.state import StoredState
 from spark_throttle.record import unpack
 from spark_throttle.spark.move.queue_frames import QueueFolder
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, UNITS, decode
 
 Name: TypeAlias = str | bytes | None
 """A namespace as a stream may hold it: text, bytes that are not valid UTF-8, or null."""
+
+OfferedRow: TypeAlias = tuple[Name, int | None] | tuple[Name, int | None, int | None]
+"""Namespace, size in bytes and, perhaps, units."""
 
 _ID: Final = "id"
 _HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -31,6 +34,7 @@ class Row:
 
     namespace: Name
     size_bytes: int | None
+    units: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ def _arrow(rows: Sequence[Row]) -> pa.Table:
     ties = [(row.id * _HASH_FACTOR) % 2**64 - 2**63 for row in rows]
     return pa.table({
         _ID: ids, NAMESPACE: names, SIZE: pa.array([row.size_bytes for row in rows], pa.int64()),
+        UNITS: pa.array([row.units for row in rows], pa.int64()),
         TIE: pa.array(ties, pa.int64()), f"{ORDER_PREFIX}000": ids,
     })  # fmt: skip
 

@@ -147,7 +147,7 @@ def bytes_(value: object) -> int:
         (messages, "٣", "is not a number"),
         (messages, "1" * 100, "is not a number"),
         (messages, "010", "'010' starts with a zero, which some readers take for octal"),
-        (messages, "64KiB", "'64KiB' has the unit 'KiB'; messages are counted without one"),
+        (messages, "64KiB", "'64KiB' has the unit 'KiB'; messages and units are counted without one"),
         (bytes_, "64K", "'64K' could mean KB (powers of 1000) or KiB (powers of 1024)"),
         (bytes_, "1m", "could mean MB"),
         (bytes_, "64kib", "unknown unit 'kib'; did you mean KiB?"),

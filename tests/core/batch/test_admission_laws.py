@@ -26,6 +26,7 @@ from spark_throttle.core.limits.token_bucket import PayingTime, in_micro, refill
 from spark_throttle.core.names.matching import enforcing_scopes, match
 from spark_throttle.core.policy_change import in_windows
 from spark_throttle.core.quota import (
+    AMOUNTS,
     MICRO,
     MIN_BALANCE_MICRO,
     NEVER_MS,
@@ -37,12 +38,12 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.core.shared_buckets import under_share
-from spark_throttle.core.state import DeciderState, Queue, StoredState
+from spark_throttle.core.state import DeciderState, StoredState
 from spark_throttle.record import pack
 from tests.oracle.comparison import as_reference
 from tests.oracle.history import DecidedRow, History, PlayedBatch
 from tests.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, ScopeLimits, rules_of
-from tests.oracle.reference_state import ScopeMemory
+from tests.oracle.reference_state import FlowMemory, ScopeMemory
 from tests.oracle.strategies import histories
 from tests.oracle.worlds import make_arrivals
 
@@ -64,8 +65,10 @@ def by_flow(rows: list[DecidedRow]) -> dict[str, list[DecidedRow]]:
 
 def is_usable(row: DecidedRow) -> bool:
     """Return whether the row belongs to a flow at all."""
-    # A size may also be over the bound of a scope, which rejects the row of a flow.
-    return row.decision.level >= 0 or not row.decision.reason.startswith(("namespace_", "size_", "partition_"))
+    # A size, or units, may also be over the bound of a scope, which rejects the row of a flow.
+    return row.decision.level >= 0 or not row.decision.reason.startswith(
+        ("namespace_", "size_", "units_", "partition_")
+    )
 
 
 def l1_every_row_has_one_verdict_and_the_queue_is_what_is_delayed(batches: list[PlayedBatch]) -> None:
@@ -79,13 +82,13 @@ def l1_every_row_has_one_verdict_and_the_queue_is_what_is_delayed(batches: list[
         after = batch.plan.state
         names = after.flows.names.to_pylist()
         queue = [
-            (names[flow], size_bytes, arrival_ms)
-            for flow, size_bytes, arrival_ms in zip(
-                after.queue.flow, after.queue.size_bytes, after.queue.arrival_ms, strict=True
+            (names[flow], size_bytes, units, arrival_ms)
+            for flow, size_bytes, units, arrival_ms in zip(
+                after.queue.flow, *after.queue.amounts(len(AMOUNTS)), after.queue.arrival_ms, strict=True
             )
         ]
         delayed = [row for row in rows if row.decision.verdict == Verdict.DELAY]
-        assert queue == [(row.namespace, row.size_bytes, row.arrival_ms) for row in delayed]
+        assert queue == [(row.namespace, row.size_bytes, row.units, row.arrival_ms) for row in delayed]
 
 
 def l1_usage_accounts_for_every_row(batches: list[PlayedBatch]) -> None:
@@ -176,9 +179,10 @@ def test_l2_debt_is_at_most_one_message(history: History) -> None:
             assert (balance_micro >= np.minimum(before.get(name, 0), owed_micro)).all()
 
 
-def owes(scope: ScopeMemory, limits: ScopeLimits) -> bool:
-    """Return whether any bucket of a shared scope is overdrawn: of messages, of bytes or of time."""
-    return any(scope.balance_micro[d] < 0 for d in limits.limited_dimensions)
+def owes(scope: ScopeMemory | FlowMemory, limits: ScopeLimits) -> bool:
+    """Return whether any bucket of a scope is overdrawn, or any budget of it spent."""
+    is_overdrawn = any(scope.balance_micro[d] < 0 for d in limits.limited_dimensions)
+    return is_overdrawn or any(budget.is_spent for budget in limits.with_tallies(scope.tallies))
 
 
 def l4_a_shared_scope_that_holds_rows_is_used_up(batches: list[PlayedBatch]) -> None:
@@ -202,9 +206,8 @@ def test_l4_what_nothing_holds_is_admitted(history: History) -> None:
             waiting = [row for row in rows if row.decision.verdict == Verdict.DELAY]
             if waiting and all(row.decision.reason != "throttling" for row in waiting):
                 rules = rules_of(batch.step.policy, name)
-                balance_micro = after.flows[name].balance_micro
-                is_overdrawn = any(balance_micro[d] < 0 for d in rules.limits.limited_dimensions)
-                assert is_overdrawn or any(owes(after.shared[scope.index], scope) for scope in rules.shared)
+                is_held = owes(after.flows[name], rules.limits)
+                assert is_held or any(owes(after.shared[scope.index], scope) for scope in rules.shared)
 
 
 def l5_admitted_rows_of_a_flow_come_first(batches: list[PlayedBatch]) -> None:
@@ -279,6 +282,7 @@ def what_is_remembered_is_worth_remembering(batches: list[PlayedBatch]) -> None:
                 or not is_full
                 or after.flows.lead_work[i].any()
                 or after.flows.held[i].any()
+                or (after.flows.spent is not None and after.flows.spent.is_any[i])
                 or (after.flows.window_second[i] == batch.step.now_ms // 1000 and after.flows.window_units[i].any())
             )
 
@@ -334,14 +338,14 @@ def riffled(random: Random, flows: list[Hashable]) -> list[int]:
 def taken(arrivals: Arrivals, order: list[int]) -> Arrivals:
     index = pa.array(order, pa.int64())
     is_writable = None if arrivals.is_writable is None else arrivals.is_writable[np.array(order, dtype=np.int64)]
-    return Arrivals(arrivals.namespaces.take(index), arrivals.size_bytes.take(index), is_writable)
+    units = None if arrivals.units is None else arrivals.units.take(index)
+    return Arrivals(arrivals.namespaces.take(index), arrivals.size_bytes.take(index), is_writable, units)
 
 
 def reordered(state: DeciderState, flow_order: list[int], queue_order: list[int]) -> DeciderState:
-    queue = state.queue
     flow_at, rows = (np.array(order, dtype=np.int64) for order in (flow_order, queue_order))
-    columns = np.argsort(flow_at)[queue.flow], queue.size_bytes, queue.arrival_ms, queue.release_ms
-    return replace(state, flows=state.flows.take(flow_at), queue=Queue(*(column[rows] for column in columns)))
+    queue = replace(state.queue, flow=np.argsort(flow_at)[state.queue.flow])
+    return replace(state, flows=state.flows.take(flow_at), queue=queue.take(rows))
 
 
 def l4_a_row_is_due_later_and_only_if_it_waits(batches: list[PlayedBatch]) -> None:

@@ -138,7 +138,7 @@ def test_kernel_equals_oracle_on_large_batches(seed: int) -> None:
         names = [f"tenant-{i % 8}/{i}" for i in (min(int(random.paretovariate(0.5)), 199) for _ in range(1_500))]
         arrivals = make_arrivals([(name, int(random.lognormvariate(6, 1))) for name in names])
         scopes = len(policy.shared)
-        balances = [(random.randint(-5, 900) * MICRO, random.randint(-5, 500_000) * MICRO, 0) for _ in range(scopes)]
+        balances = [(random.randint(-5, 900) * MICRO, random.randint(-5, 500_000) * MICRO, 0, 0) for _ in range(scopes)]
         micro = np.where(policy.shared.is_limited, np.array(balances, dtype=np.int64), 0)
         is_new = random.random() < 0.8 or epoch == 1
         steps.append(Step(now_ms, arrivals, policy, pins(epoch, now_ms) if is_new else None, micro if is_new else None))

@@ -45,7 +45,7 @@ def shut(*, messages: int = UNBOUNDED_QUEUE.messages, size_bytes: int = UNBOUNDE
 def with_share(engine: Engine, policy: CompiledPolicy, share_micro_per_ms: int) -> Decider:
     """Return a decider that begins with a share of the messages of the job's quota."""
     decider = Decider(engine, policy)
-    share = np.array([[share_micro_per_ms, UNLIMITED, UNLIMITED]])
+    share = np.array([[share_micro_per_ms, UNLIMITED, UNLIMITED, UNLIMITED]])
     decider.state = DeciderState.initial(policy, share, now_ms=START_MS)
     return decider
 
@@ -207,7 +207,7 @@ def test_delayed_time_is_told_when_a_row_leaves(engine: Engine) -> None:
     decider.batch(0, [(NS, 5)] * 3)
     decider.batch(1_500)
     assert decider.plan.usage[NS].delayed_ms == 1_500
-    assert decider.plan.usage[NS].admitted == (1, 5, 0)
+    assert decider.plan.usage[NS].admitted == (1, 5, 0, 0)
 
 
 def test_rows_that_wait_make_room_for_those_of_others(engine: Engine) -> None:
@@ -224,8 +224,8 @@ def test_rows_that_wait_make_room_for_those_of_others(engine: Engine) -> None:
         ("c", 8),
     ]
     usage = decider.plan.usage["a"]
-    assert (usage.offered, usage.rejected, usage.waiting) == ((1, 5, 0), (3, 12, 0), (2, 3, 0))
-    assert usage.admitted == (0, 0, 0)
+    assert (usage.offered, usage.rejected, usage.waiting) == ((1, 5, 0, 0), (3, 12, 0, 0), (2, 3, 0, 0))
+    assert usage.admitted == (0, 0, 0, 0)
 
 
 def test_queue_is_cut_to_a_bound_that_shrank(engine: Engine) -> None:
@@ -294,5 +294,5 @@ def test_delayed_time_is_not_negative_when_the_clock_went_back(engine: Engine) -
     decider.batch(1_000, [(NS, 5)] * 3)
     decider.policy = one_namespace(Namespace())
     decider.batch(0)
-    assert decider.plan.usage[NS].admitted == (1, 5, 0)
+    assert decider.plan.usage[NS].admitted == (1, 5, 0, 0)
     assert decider.plan.usage[NS].delayed_ms == 0

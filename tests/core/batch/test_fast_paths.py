@@ -66,7 +66,7 @@ def test_rows_are_not_laid_out_where_all_fits(monkeypatch: pytest.MonkeyPatch, o
     state = with_tokens(DeciderState.initial(policy, now_ms=1_000), policy, {"": (2, 20)})
     rows = [("a", 10), ("b", 5), ("a", 5)]
     plan = plan_admission(state, make_arrivals(rows), policy, now_ms=1_000)
-    assert plan.usage.admitted.tolist() == [[2, 15, 0], [1, 5, 0]]
+    assert plan.usage.admitted.tolist() == [[2, 15, 0, 0], [1, 5, 0, 0]]
     with pytest.raises(AssertionError):
         plan_admission(state, make_arrivals([*rows, ("a", 1)]), policy, now_ms=1_000)
 
@@ -76,12 +76,12 @@ def test_one_unusable_row_changes_nothing_for_the_others(
     monkeypatch: pytest.MonkeyPatch, spoilt: tuple[str | None, int | None]
 ) -> None:
     rows: list[tuple[str | None, int | None]] = [("b", 7), ("a", 8), ("b", 2**36)]
-    whole = arrivals._read(make_arrivals([*rows, spoilt]))
+    whole = arrivals._read(make_arrivals([*rows, spoilt]), 1)
     monkeypatch.setattr(arrivals, "_unusable", refuse)
-    read = arrivals._read(make_arrivals(rows))
+    read = arrivals._read(make_arrivals(rows), 1)
     assert whole.names.to_pylist() == read.names.to_pylist() == ["b", "a"]
     assert whole.name.tolist() == [*read.name.tolist(), -1] == [0, 1, 0, -1]
-    assert whole.size_bytes.tolist() == [*read.size_bytes.tolist(), 0]
+    assert whole.amounts[0].tolist() == [*read.amounts[0].tolist(), 0]
     assert (whole.unusable.tolist(), read.unusable.tolist()) == ([3], [])
 
 
@@ -96,23 +96,24 @@ def test_names_in_a_dictionary_are_read_as_the_same_names_in_full(
     sizes = pa.array(range(len(names)), pa.int64())
     indices = pa.array([None if name is None else dictionary.index(name) for name in names], pa.int32())
     encoded = pa.DictionaryArray.from_arrays(indices, pa.array(dictionary, pa.string()))
-    read, expected = (arrivals._read(Arrivals(each, sizes)) for each in (encoded, pa.array(names, pa.string())))
+    read, expected = (arrivals._read(Arrivals(each, sizes), 1) for each in (encoded, pa.array(names, pa.string())))
     assert read.names.to_pylist() == expected.names.to_pylist()
-    for column in ("name", "size_bytes", "unusable", "reason"):
+    for column in ("name", "unusable", "reason"):
         assert getattr(read, column).tolist() == getattr(expected, column).tolist()
+    assert read.amounts[0].tolist() == expected.amounts[0].tolist()
 
 
 @pytest.mark.parametrize("dictionary", [["b", "a"], ["a", "x", "b", "a"]])
 def test_name_of_a_dictionary_is_looked_up_once(dictionary: list[str]) -> None:
     names = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 0], pa.int32()), pa.array(dictionary))
-    read = arrivals._read(Arrivals(names.slice(1), pa.array([1, 2, 3])))
+    read = arrivals._read(Arrivals(names.slice(1), pa.array([1, 2, 3])), 1)
     assert (read.names.to_pylist(), read.name.tolist()) == (dictionary[:2], [0, 1, 0])
 
 
 def test_slices_of_longer_columns_are_read_as_they_are() -> None:
     longer = make_arrivals([(None, None), ("a", 1), ("b", 2), ("", -1)])
-    read = arrivals._read(Arrivals(longer.namespaces.slice(1, 2), longer.size_bytes.slice(1, 2)))
-    assert (read.names.to_pylist(), read.name.tolist(), read.size_bytes.tolist()) == (["a", "b"], [0, 1], [1, 2])
+    read = arrivals._read(Arrivals(longer.namespaces.slice(1, 2), longer.size_bytes.slice(1, 2)), 1)
+    assert (read.names.to_pylist(), read.name.tolist(), read.amounts[0].tolist()) == (["a", "b"], [0, 1], [1, 2])
 
 
 def test_names_are_found_whichever_list_is_longer() -> None:

@@ -62,7 +62,7 @@ def test_namespaces_of_a_group_divide_its_rate_by_weight(share: int | None, toge
     """A job that has no share yet divides the quota itself."""
     light, heavy = Namespace(Limit(), "gold"), Namespace(limit(weight=3), "gold")
     policy = make_policy(groups={"gold": limit(messages_per_second=8)}, namespaces={"a/x": light, "a/y": heavy})
-    shares = None if share is None else np.array([[UNLIMITED] * 3, [share, UNLIMITED, UNLIMITED]])
+    shares = None if share is None else np.array([[UNLIMITED] * 4, [share, UNLIMITED, UNLIMITED, UNLIMITED]])
     plan = planned(policy, [("a/x", 1), ("a/y", 1)] * 5, share_micro_per_ms=shares)
     assert per_second(plan) == {"a/x": together / 4, "a/y": together * 3 / 4}
 

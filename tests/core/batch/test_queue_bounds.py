@@ -34,7 +34,7 @@ def ask(old: list[Row], new: list[Row], messages: int, size_bytes: int, **bounds
     candidates = Candidates(
         np.arange(len(rows)),
         np.array([flow for flow, _ in rows], dtype=np.int64),
-        np.array([size for _, size in rows], dtype=np.int64),
+        (np.array([size for _, size in rows], dtype=np.int64),),
         np.array([NOW_MS - 5] * len(old) + [NOW_MS] * len(new), dtype=np.int64),
         np.zeros(len(rows), dtype=np.int64),
         len(old),

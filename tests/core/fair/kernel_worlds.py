@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.core.fair.work import BYTE_BITS, byte_work
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.fair.work import TOKEN_BITS, token_work
+from spark_throttle.core.quota import CompiledPolicy, Dimension
 from tests.core.fair.fluid import Path
 from tests.core.fair.worlds import UNLIMITED, Bucket, World
 from tests.oracle.decider import Decider
@@ -78,7 +78,7 @@ class DecidedWorld(World):
         if size_bytes is None:
             return UNLIMITED
         both = limit(messages_per_second=messages, bytes_per_second=size_bytes)
-        return size * int(byte_work(make_limits([both]).rate_micro_per_ms)[0]) >> BYTE_BITS
+        return size * int(token_work(make_limits([both]).rate_micro_per_ms, Dimension.BYTES)[0]) >> TOKEN_BITS
 
     def decide(self, own: dict[Path, int]) -> dict[Path, int]:
         """Return how many rows of each namespace go; the decider counts for itself what their own buckets let pass."""

@@ -8,7 +8,7 @@ import pytest
 from spark_throttle.core.fair.contest import Scopes, Standing, decide
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.water import covered
-from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, MOST_WORK, Rows, byte_work
+from spark_throttle.core.fair.work import MESSAGE, MOST_WORK, TOKEN_BITS, Rows, token_work
 from tests.core.fair.fluid import Path
 from tests.core.fair.histories import fought, judged, lived, referees_of, repeated
 from tests.core.fair.scope_worlds import TENANTS, crossed, spread
@@ -220,7 +220,7 @@ def test_the_largest_rows_and_weights_do_not_overflow() -> None:
     tree, counts = tree_of(1000, 1000), np.full(1000, 20, dtype=np.int64)
     standing = Standing.new(tree)
     sizes = np.full(20_000, 1 << 36, dtype=np.int64)
-    rows = Rows.of(np.cumsum(counts) - counts, np.append(0, np.cumsum(sizes)), np.full(20_000, MOST_WORK * 8))
+    rows = Rows.of(np.cumsum(counts) - counts, (np.append(0, np.cumsum(sizes)),), np.full(20_000, MOST_WORK * 8))
     none = np.array([-1])
     for _ in range(20):
         scopes = Scopes(none, np.array([0]), none, np.array([[1 << 50], [50 << 36]]))
@@ -233,7 +233,7 @@ def test_the_largest_rows_and_weights_do_not_overflow() -> None:
 def test_the_same_batch_is_decided_the_same_in_any_sequence_of_ties() -> None:
     """Leaves that are equal go by their tie, wherever they stand."""
     tree, counts = tree_of(64), np.full(64, 5, dtype=np.int64)
-    rows, none = Rows.of(np.cumsum(counts) - counts, np.arange(321), None), np.array([-1])
+    rows, none = Rows.of(np.cumsum(counts) - counts, (np.arange(321),), None), np.array([-1])
     tie = np.random.default_rng(3).permutation(64)
     scopes = Scopes(none, np.array([0]), none, np.array([[10], [1 << 50]]))
     count = decide(tree, Standing.new(tree), rows, counts, scopes, tie).count
@@ -318,9 +318,9 @@ def test_a_tenant_holds_no_row_that_its_group_refused_while_the_job_left_others(
 
 @pytest.mark.parametrize("rates", [(100, 5_000), (1, 8_000_000), (1_000_000, 1), (3, 7)])
 def test_the_rates_of_a_scope_are_as_much_work(rates: tuple[int, int]) -> None:
-    of_byte = int(byte_work(np.array([rates]))[0])
-    exact = min(MESSAGE * rates[0] / rates[1], MESSAGE)
-    assert abs(of_byte / 2**BYTE_BITS - exact) <= max(exact * 2**-29, 2**-BYTE_BITS)
+    of_byte = int(token_work(np.array([rates]), 1)[0])
+    exact = min(MESSAGE * rates[0] / rates[1], MOST_WORK)
+    assert abs(of_byte / 2**TOKEN_BITS - exact) <= max(exact * 2**-29, 2**-TOKEN_BITS)
 
 
 @pytest.mark.parametrize("group_bytes", [2_000, 20_000, 200_000])

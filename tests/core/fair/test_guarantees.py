@@ -267,10 +267,10 @@ def test_job_guarantees_the_least_part_that_it_has_of_the_quotas_on_the_way() ->
         "tenants": {"acme": {"resource_group": "g", "publish": {"guaranteed_messages_per_second": 40}}},
     }), "publish")  # fmt: skip
     for job, tenant, group, part in ((100, UNLIMITED, 80, 1), (50, UNLIMITED, 20, 0.25), (25, UNLIMITED, 80, 0.25)):
-        share = np.full((3, 3), UNLIMITED)
+        share = np.full((3, 4), UNLIMITED)
         share[:, 0] = [each * 1_000 if each > 0 else each for each in (job, tenant, group)]
-        assert guaranteed_rates(policy, share)[0].tolist() == [40_000 * part, UNLIMITED, UNLIMITED]
-    assert guaranteed_rates(policy, np.zeros((3, 3), dtype=np.int64))[0, 0] == 0
+        assert guaranteed_rates(policy, share)[0].tolist() == [40_000 * part, UNLIMITED, UNLIMITED, UNLIMITED]
+    assert guaranteed_rates(policy, np.zeros((3, 4), dtype=np.int64))[0, 0] == 0
 
 
 def test_guarantee_keeps_its_debt_when_the_policy_changes() -> None:
@@ -281,7 +281,7 @@ def test_guarantee_keeps_its_debt_when_the_policy_changes() -> None:
         return compile_policy(parse_document({"tenants": tenants, "namespaces": tenants}), "publish")
 
     before, after = policy_of("acme", "blue"), policy_of("blue", "cora")
-    held = np.arange(12).reshape(4, 3) - 20
+    held = np.arange(16).reshape(4, 4) - 20
     carried = carried_guarantees(held, before, after)
     assert carried is not None
     assert carried[:, 0].tolist() == [held[1, 0], 0, held[3, 0], 0]

@@ -16,22 +16,22 @@ import numpy as np
 import pytest
 
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.work import BYTE, BYTE_BITS, MESSAGE, MILLISECOND, MOST_WORK, unit_work
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, OnExcess
+from spark_throttle.core.fair.work import AMOUNT, MESSAGE, MILLISECOND, MOST_WORK, TOKEN_BITS, unit_work
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, OnExcess
 from tests.effort import crossed, thorough_after
 from tests.oracle.decider import Decider
 from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
 
 SIZE: Final = 100
-UNITS: Final = (1, 1, MICRO)
-ALONE: Final = (MESSAGE, BYTE, MILLISECOND)
-MOST: Final = (MOST_WORK, MESSAGE, MILLISECOND)
+UNITS: Final = (1, 1, 1, MICRO)
+ALONE: Final = (MESSAGE, AMOUNT, AMOUNT, MILLISECOND)
+MOST: Final = (MOST_WORK, MOST_WORK, MOST_WORK, MILLISECOND)
 
 
 def of_fractions(
     way: Sequence[int], of_job: Fraction, of_child: Fraction, room: np.ndarray, rates: np.ndarray
 ) -> list[Fraction | None]:
-    """Return the work of a message, a byte and a millisecond at a node; `None` where no scope of it limits them.
+    """Return the work of a token of each dimension at a node; `None` where no scope of it limits them.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ def of_fractions(
     """
     widest = max(column for column in range(3) if way[column] >= 0)
     rate = [Fraction(int(each)) for each in rates[way[widest]]]
-    first = next(d for d in range(3) if rate[d] >= 0)
-    own = {d: min(ALONE[first] * rate[first] / rate[d], Fraction(MOST[d])) for d in range(3) if rate[d] >= 0}
+    first = next(d for d in Dimension if rate[d] >= 0)
+    own = {d: min(ALONE[first] * rate[first] / rate[d], Fraction(MOST[d])) for d in Dimension if rate[d] >= 0}
 
     def by(amount: Callable[[int, int], Fraction], d: int) -> Fraction:
         def has(scope: int) -> Fraction:
@@ -55,7 +55,7 @@ def of_fractions(
         return (min(child * of_child, has(way[0])) if column == 0 else child) / amount(d, way[column])
 
     found: list[Fraction | None] = []
-    for d in range(3):
+    for d in Dimension:
         if d in own:
             found.append(own[d])
         elif all(scope < 0 or rates[scope, d] == UNLIMITED for scope in way):
@@ -83,13 +83,13 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
     # The job, the tenants, two nodes of which are of one tenant, and the groups.
     scopes = np.array([[1 + (at or 1), 1 + tenants + group, 0] for at, group in enumerate(parents)])
     rates = np.array([
-        [draw.choice([UNLIMITED, draw.randrange(10**4, 10**6)]) for _ in range(3)] for _ in range(1 + tenants + groups)
+        [draw.choice([UNLIMITED, draw.randrange(10**4, 10**6)]) for _ in Dimension] for _ in range(1 + tenants + groups)
     ])  # fmt: skip
-    rates[rates.max(axis=1) == UNLIMITED, draw.randrange(3)] = 1_000
+    rates[rates.max(axis=1) == UNLIMITED, draw.choice(list(Dimension))] = 1_000
     counts = np.array([draw.random() < 0.6 for _ in rates])
     scopes = np.where(counts[scopes], scopes, -1)
     scopes[(scopes < 0).all(axis=1), 1] = parent[(scopes < 0).all(axis=1)] + 1 + tenants
-    room = np.array([[draw.randrange(10**4) for _ in rates] for _ in range(3)])
+    room = np.array([[draw.randrange(10**4) for _ in rates] for _ in Dimension])
     found = [each.tolist() for each in unit_work(scopes, tree, room + 1, rates)]
     for at, way in enumerate(scopes.tolist()):
         of_job = Fraction(int(children[parent[at]]), int(children.sum()))
@@ -98,8 +98,8 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
             if exact is None:
                 assert found[d][at] == 0
             else:
-                told = Fraction(found[d][at], 1 << BYTE_BITS)
-                assert abs(told - min(exact, MOST[d])) <= exact / 100 + Fraction(2, 1 << BYTE_BITS), (at, d)
+                told = Fraction(found[d][at], 1 << TOKEN_BITS)
+                assert abs(told - min(exact, MOST[d])) <= exact / 100 + Fraction(2, 1 << TOKEN_BITS), (at, d)
 
 
 def served(

@@ -27,7 +27,7 @@ def level_of(*parents: int, weights: Sequence[int] = ()) -> Level:
 def rows_of(sizes: Sequence[Sequence[int]]) -> Rows:
     """Return rows whose work is their bytes."""
     flat, counts = np.concatenate([np.array(each) for each in sizes]), np.array([len(each) for each in sizes])
-    return Rows.of(np.cumsum(counts) - counts, np.append(0, np.cumsum(flat)), flat)
+    return Rows.of(np.cumsum(counts) - counts, (np.append(0, np.cumsum(flat)),), flat)
 
 
 def test_a_node_whose_rows_take_all_of_its_amount_still_competes_with_its_next_row() -> None:

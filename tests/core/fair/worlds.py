@@ -178,7 +178,7 @@ class World:
         sizes = np.array([size for p in paths for size in self.queues[p]], dtype=np.int64)
         counts = np.array([len(self.queues[p]) for p in paths], dtype=np.int64)
         work = None if self.bytes_a_message is None else np.array(self.works(sizes.tolist()))
-        rows = Rows.of(np.cumsum(counts) - counts, np.append(0, np.cumsum(sizes)), work)
+        rows = Rows.of(np.cumsum(counts) - counts, (np.append(0, np.cumsum(sizes)),), work)
         at = {name: n for n, name in enumerate(self.buckets)}
         scopes = Scopes(
             np.array([at.get(("tenant", p[1]), -1) for p in tenants], dtype=np.int64),

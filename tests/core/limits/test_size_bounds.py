@@ -53,7 +53,7 @@ def test_larger_row_is_rejected_by_the_level_that_bounds_it(engine: Engine, leve
     decider = Decider(engine, bound_at(level, limit(max_message_bytes=100, on_excess=on_excess)))
     assert decider.batch(0, [(NS, 100), (NS, 101), (NS, 0)]) == [ADMITTED, too_large(level, SCOPES[level]), ADMITTED]
     usage = decider.plan.usage[NS]
-    assert (usage.offered, usage.admitted, usage.rejected) == ((3, 201, 0), (2, 100, 0), (1, 101, 0))
+    assert (usage.offered, usage.admitted, usage.rejected) == ((3, 201, 0, 0), (2, 100, 0, 0), (1, 101, 0, 0))
     assert decider.plan.invalid_messages == 0
 
 
@@ -95,7 +95,7 @@ def test_rejected_row_is_charged_nowhere_and_claims_nothing(engine: Engine) -> N
     assert [decision.verdict for decision in decisions] == [Verdict.REJECT, Verdict.ADMIT, Verdict.ADMIT]
     assert decider.plan.state.flows[NS].balance_micro[Dimension.BYTES] == 600 * MICRO
     assert decider.state.shared.balance_micro[1, Dimension.BYTES] == 200 * MICRO
-    assert decider.plan.usage[NS].demand == (1, 400, 0)
+    assert decider.plan.usage[NS].demand == (1, 400, 0, 0)
 
 
 def test_rejected_row_does_not_count_in_its_namespaces_window(engine: Engine) -> None:

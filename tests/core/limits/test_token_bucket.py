@@ -83,14 +83,15 @@ def test_what_passes_is_what_the_rule_lets_through_one_by_one(balance: int, size
     by_count = [balance - n * MICRO >= 0 for n in range(len(sizes))]
     by_size = [balance - size_bytes * MICRO >= 0 for size_bytes in before]
     by_time = [balance - time_ns >= 0 for time_ns in before]
-    messages, in_bytes, in_ns = (room_before(np.array([balance]), dimension)[0] for dimension in Dimension)
+    messages, in_bytes, units, in_ns = (room_before(np.array([balance]), dimension)[0] for dimension in Dimension)
     assert [n <= messages for n in range(len(sizes))] == by_count
     assert [size_bytes <= in_bytes for size_bytes in before] == by_size
+    assert units == in_bytes
     assert [time_ns <= in_ns for time_ns in before] == by_time
 
 
 def test_debt_stops_growing_at_its_floor() -> None:
-    balance = np.array([0, 0, 0])
+    balance = np.array([0, 0, 0, 0])
     for _ in range(64):
-        balance = debit(balance, in_micro(np.array([2**62, 2**62, 2**62])))
-    assert balance.tolist() == [MIN_BALANCE_MICRO] * 3
+        balance = debit(balance, in_micro(np.array([2**62, 2**62, 2**62, 2**62])))
+    assert balance.tolist() == [MIN_BALANCE_MICRO] * 4

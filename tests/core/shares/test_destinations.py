@@ -204,10 +204,10 @@ def test_tasks_of_a_batch_are_told_the_latest_time() -> None:
 
 def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:
     rates = after(after(None), refused())
-    share = np.array([[-1, -1, -1], [30_000, 77, -1]])
+    share = np.array([[-1, -1, -1, -1], [30_000, 77, -1, -1]])
     assert rates.share(share, 2).tolist() == share.tolist()
     under = under_share(policy(), rates.share(None, 2)).shared
-    assert under.rate_micro_per_ms.tolist() == [[-1, -1, -1], [int(rates.in_force_micro_per_ms[0]), 10**9, -1]]
+    assert under.rate_micro_per_ms.tolist() == [[-1, -1, -1, -1], [int(rates.in_force_micro_per_ms[0]), 10**9, -1, -1]]
     assert under.burst_micro[1, 1] == policy().shared.burst_micro[1, 1]
 
 

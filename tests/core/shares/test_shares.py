@@ -29,7 +29,7 @@ def shares(gold: int) -> np.ndarray:
 
 
 def held(micro: int, share: int) -> SharedBuckets:
-    balance = np.zeros((3, 3), dtype=np.int64)
+    balance = np.zeros((3, 4), dtype=np.int64)
     balance[GOLD, 0] = micro
     return SharedBuckets(balance, 0, shares(share))
 
@@ -53,7 +53,7 @@ def test_bursts_of_shares_sum_to_no_more_than_the_burst(parts: list[int]) -> Non
 def test_whole_share_is_the_policy_itself_and_what_has_no_limit_keeps_none() -> None:
     limits = under_share(POLICY, shares(RATE)).shared
     assert limits.burst_micro.tolist() == POLICY.shared.burst_micro.tolist()
-    assert limits.rate_micro_per_ms[FREE].tolist() == [UNLIMITED] * 3
+    assert limits.rate_micro_per_ms[FREE].tolist() == [UNLIMITED] * 4
     assert under_share(POLICY, None) is POLICY
 
 
@@ -71,14 +71,14 @@ HALF_A_CORE, WINDOW_NS = 500_000, 10**9
 
 def test_share_of_time_is_a_part_of_the_rate_and_the_same_part_of_the_window() -> None:
     for share, rate in ((-1, 0), (0, 0), (125_000, 125_000), (HALF_A_CORE + 1, HALF_A_CORE)):
-        shared = under_share(TIMED, np.array([[-1, -1, -1], [-1, -1, share], [-1, -1, -1]])).shared
-        assert shared.rate_micro_per_ms[:, 2].tolist() == [UNLIMITED, rate, UNLIMITED]
-        assert shared.burst_micro[:, 2].tolist() == [0, WINDOW_NS * rate // HALF_A_CORE, 0]
+        shared = under_share(TIMED, np.array([[-1, -1, -1, -1], [-1, -1, -1, share], [-1, -1, -1, -1]])).shared
+        assert shared.rate_micro_per_ms[:, Dimension.TIME].tolist() == [UNLIMITED, rate, UNLIMITED]
+        assert shared.burst_micro[:, Dimension.TIME].tolist() == [0, WINDOW_NS * rate // HALF_A_CORE, 0]
 
 
 def test_scope_without_a_share_is_told_from_one_whose_quota_is_0() -> None:
-    none = np.zeros((3, 3), dtype=np.int64)
-    assert np.argwhere(has_no_share(none, TIMED)).tolist() == [[GOLD, 2]]
+    none = np.zeros((3, 4), dtype=np.int64)
+    assert np.argwhere(has_no_share(none, TIMED)).tolist() == [[GOLD, Dimension.TIME]]
     assert not has_no_share(none + 1, TIMED).any()
     shut = make_policy(groups={"gold": limit(request_percentage=0), "free": limit()})
     assert not has_no_share(none, shut).any()
@@ -126,7 +126,7 @@ def test_without_a_share_nothing_leaves_and_nothing_is_rejected_however_long_it_
 @pytest.mark.parametrize(("share", "burst"), [(100_000, 1_000), (50_000, 500), (1_000, 10)])
 def test_observing_scope_owes_a_burst_of_the_share_at_most(share: int, burst: int) -> None:
     policy = make_policy(job=limit(messages_per_second=100, burst_seconds=10, on_excess=OnExcess.OBSERVE))
-    state = DeciderState.initial(policy, np.array([[share, UNLIMITED, UNLIMITED]]), now_ms=START_MS)
+    state = DeciderState.initial(policy, np.array([[share, UNLIMITED, UNLIMITED, UNLIMITED]]), now_ms=START_MS)
     for second in range(30):
         arrivals = make_arrivals([("a/x", 1)] * 500)
         state = plan_admission(state, arrivals, policy, now_ms=START_MS + 1_000 * second).state
@@ -138,7 +138,7 @@ def test_debt_that_is_repaid_last_is_what_a_row_waits_for() -> None:
     policy = make_policy(job=limit(messages_per_second=10, request_percentage=50))
     for share, waits_ms in ((1_000, 1_000), (10_000, 500)):
         state = DeciderState.initial(policy, now_ms=START_MS)
-        owed, shares = np.array([[-MICRO, 0, -250_000_000]]), np.array([[share, UNLIMITED, 500_000]])
+        owed, shares = np.array([[-MICRO, 0, 0, -250_000_000]]), np.array([[share, UNLIMITED, UNLIMITED, 500_000]])
         shared = SharedBuckets(owed, START_MS, shares)
         plan = plan_admission(replace(state, shared=shared), make_arrivals([("a/x", 1)]), policy, now_ms=START_MS)
         assert plan.decisions.throttle_time_ms.tolist() == [waits_ms]

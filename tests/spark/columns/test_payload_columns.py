@@ -23,9 +23,10 @@ from pyspark.sql.types import (
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import (
     SOURCE_ORDERS,
+    RowExpressions,
     carried_schema,
+    check_amount,
     check_columns,
-    check_size,
     derived_columns,
 )
 from spark_throttle.spark.rows.digest import HelperColumns
@@ -85,38 +86,42 @@ KAFKA = schema(
 
 def test_columns_that_are_given_by_name_and_have_the_type_are_the_same() -> None:
     order = {f"{ORDER_PREFIX}000": "partition", f"{ORDER_PREFIX}001": "offset"}
-    assert derived_columns(KAFKA, "topic", "offset", None).same == {NAMESPACE: "topic", SIZE: "offset", **order}
+    assert derived_columns(KAFKA, RowExpressions("topic", "offset", None)).same == {
+        NAMESPACE: "topic",
+        SIZE: "offset",
+        **order,
+    }
     for name in ("partition", "true", "current_date", "a b", "`a b`", "Topic", "concat(topic, 1)", "missing"):
-        assert derived_columns(KAFKA, name, "partition", ()) == HelperColumns()
-    found = derived_columns(KAFKA, "topic", None, ["1", "offset"])
+        assert derived_columns(KAFKA, RowExpressions(name, "partition", ())) == HelperColumns()
+    found = derived_columns(KAFKA, RowExpressions("topic", None, ["1", "offset"]))
     assert found == HelperColumns({NAMESPACE: "topic", f"{ORDER_PREFIX}001": "offset"})
 
 
 @pytest.mark.parametrize("size", ["length(value)", " LENGTH ( value ) ", "char_length(value)", "len(value)"])
 def test_length_of_a_text_or_binary_column_is_found_behind_the_jvm(size: str) -> None:
-    assert derived_columns(KAFKA, "'a'", size, ()) == HelperColumns(characters_of="value")
+    assert derived_columns(KAFKA, RowExpressions("'a'", size, ())) == HelperColumns(characters_of="value")
 
 
 def test_length_in_bytes_is_that_of_texts_too() -> None:
-    assert derived_columns(KAFKA, "'a'", "octet_length(topic)", ()) == HelperColumns(bytes_of="topic")
+    assert derived_columns(KAFKA, RowExpressions("'a'", "octet_length(topic)", ())) == HelperColumns(bytes_of="topic")
 
 
 @pytest.mark.parametrize(
     "size", ["length(offset)", "length(true)", "length(value) + 1", "bit_length(value)", "length(Value)", "length(no)"]
 )
 def test_any_other_size_is_the_jvms_to_find(size: str) -> None:
-    assert derived_columns(KAFKA, "'a'", size, ()) == HelperColumns()
+    assert derived_columns(KAFKA, RowExpressions("'a'", size, ())) == HelperColumns()
 
 
 @pytest.mark.parametrize("marks", SOURCE_ORDERS, ids=lambda marks: "-".join(sorted(marks)))
 def test_rows_of_a_known_source_have_its_order_unless_the_user_gives_one(marks: frozenset[str]) -> None:
     stream, order = schema(*((name, StringType()) for name in ("ns", *marks))), list(SOURCE_ORDERS[marks])
     assert set(order) <= marks
-    assert list(derived_columns(stream, "ns", None, None).same.values()) == ["ns", *order]
-    assert list(derived_columns(stream, "ns", None, ["ns"]).same.values()) == ["ns", "ns"]
+    assert list(derived_columns(stream, RowExpressions("ns", None, None)).same.values()) == ["ns", *order]
+    assert list(derived_columns(stream, RowExpressions("ns", None, ["ns"])).same.values()) == ["ns", "ns"]
     for name in marks:
         less = schema(*(field for field in (("ns", StringType()), *((m, StringType()) for m in marks - {name}))))
-        assert list(derived_columns(less, "ns", None, None).same.values()) == ["ns"]
+        assert list(derived_columns(less, RowExpressions("ns", None, None)).same.values()) == ["ns"]
 
 
 def test_two_sources_are_never_told_by_the_same_stream() -> None:
@@ -129,4 +134,4 @@ def test_two_sources_are_never_told_by_the_same_stream() -> None:
 )
 def test_size_that_is_no_number_is_refused_with_what_to_give(kind: DataType, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"size is {kind.simpleString()}, and no number of bytes: .*{remedy}"):
-        check_size(StructField("value", kind))
+        check_amount("size", StructField("value", kind))

@@ -19,7 +19,7 @@ from tests.spark.metering.metered_world import SECOND_NS, World
 def report_of(messages: dict[str, int]) -> UsageReport:
     """Return a report of so many admitted messages of each namespace."""
     names = pa.array(list(messages), pa.string())
-    pairs = np.array([[count, 0, 0] for count in messages.values()], dtype=np.int64).reshape(-1, 3)
+    pairs = np.array([[count, 0, 0, 0] for count in messages.values()], dtype=np.int64).reshape(-1, 4)
     none = np.zeros(len(names), dtype=np.int64)
     return UsageReport(
         1,

@@ -49,7 +49,7 @@ def with_tokens(
         state = run_batch(None, control_block(policy, now_ms=now_ms), [], now_ms=now_ms, is_explained=False).state
     stored = unpack(StoredState, state, "the state")
     shared = stored.state.shared.refilled(policy, now_ms=now_ms)
-    most_micro = np.array([[round(n * MICRO) for n in (*pair, 0)] for pair in tokens], dtype=np.int64)
+    most_micro = np.array([[round(n * MICRO) for n in (*pair, 0, 0)] for pair in tokens], dtype=np.int64)
     cut = replace(shared, balance_micro=np.minimum(shared.balance_micro, most_micro))
     return pack(replace(stored, state=replace(stored.state, shared=cut)), is_compressed=True)
 

@@ -270,10 +270,10 @@ def test_rows_that_waited_and_are_put_out_say_how_long_they_waited() -> None:
     ]  # fmt: skip
     report = unpack_usage(decider.outcome.usage, "it")
     assert dict(zip(report.names.to_pylist(), report.rejected.tolist(), strict=True)) == {
-        "a/x": [2, 2, 0],
-        "b/y": [1, 1, 0],
+        "a/x": [2, 2, 0, 0],
+        "b/y": [1, 1, 0, 0],
     }
-    assert report.waiting.tolist() == [[2, 2, 0], [2, 2, 0]]
+    assert report.waiting.tolist() == [[2, 2, 0, 0], [2, 2, 0, 0]]
     # What is left waits with its payload, in order.
     assert [row["id"] for row in explained(decider, None, after_ms=29_301)] == [0, 1]
     assert [row["id"] for row in explained(decider, None, after_ms=700)] == [4, 5]
@@ -321,7 +321,11 @@ def test_row_that_the_sink_has_no_folder_for_is_rejected_and_costs_nothing() -> 
     reasons = [row["throttle"]["reason"] for table in outcome.rejected for row in table.to_pylist()]
     assert reasons == ["partition_unwritable"] * 2
     report = unpack_usage(outcome.usage, "it")
-    assert (report.offered.tolist(), report.rejected.tolist(), report.invalid_messages) == ([[1, 1, 0]], [[0, 0, 0]], 2)
+    assert (report.offered.tolist(), report.rejected.tolist(), report.invalid_messages) == (
+        [[1, 1, 0, 0]],
+        [[0, 0, 0, 0]],
+        2,
+    )
 
 
 def test_large_strings_of_a_session_are_names_too() -> None:

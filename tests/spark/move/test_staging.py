@@ -81,7 +81,7 @@ def test_rows_of_short_tenants_go_to_a_file_outside_the_table(tmp_path: Path) ->
 
 def test_tenants_whose_names_are_no_utf8_are_short_like_any_other(tmp_path: Path) -> None:
     names = pa.array([b"\xff/a", b"b/c", b"\xff\xe9", None], pa.binary()).view(pa.string())
-    stayed = np.array([[1, 1, 0], [0, 0, 0], [2, 2, 0]])
+    stayed = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [2, 2, 0, 0]])
     report = SimpleNamespace(names=names.drop_null(), waiting=stayed, rejected=np.zeros_like(stayed))
     short = short_tenants(report)  # type: ignore[arg-type]
     write_hint(Directory(str(tmp_path)), Hint(7, tuple(short)))

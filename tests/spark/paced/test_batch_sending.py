@@ -205,14 +205,14 @@ def test_what_does_not_hold_rows_back_costs_nothing() -> None:
 
 def test_share_of_a_job_stands_in_place_of_the_rate() -> None:
     policy = compiled(tenants={"a": publish(100)})
-    share = np.array([[-1, -1, -1], [25_000, -1, -1]])
+    share = np.array([[-1] * 4, [25_000, -1, -1, -1]])
     found = row_costs(pa.array(["a/1"]), np.array([[10, 0]]), policy, share)
     assert found["a/1"].message_ps == PS // 25
 
 
 def test_share_that_a_lowered_quota_left_behind_is_no_faster_than_the_quota() -> None:
     policy = compiled(tenants={"a": publish(100)})
-    share = np.array([[-1, -1, -1], [400_000, -1, -1]])
+    share = np.array([[-1] * 4, [400_000, -1, -1, -1]])
     found = row_costs(pa.array(["a/1"]), np.array([[10, 0]]), policy, share)
     assert found["a/1"].message_ps == PS // 100
 

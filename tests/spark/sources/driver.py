@@ -91,9 +91,9 @@ class Driver:
         """Run a batch of one flow."""
         name = EpochName(self.offset["epoch"], self.offset["file"])
         revision = self.reader.plane().epochs.load(name).revision
-        one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved, 0]])
+        one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved, 0, 0]])
         policy = self.reader.plane().epochs.policy(self.reader.plane().epochs.load(name))
-        held = np.array([[waiting, 10 * waiting, 0]])
+        held = np.array([[waiting, 10 * waiting, 0, 0]])
         report = UsageReport(
             name.number, revision, self.now_ms, pa.array(["a/x"]), -one, -one, one, pair, pair, 0 * pair, held, pair,
             0 * one, 0 * one, SharedBuckets.full(policy, now_ms=0).balance_micro, due_ms,

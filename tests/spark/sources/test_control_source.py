@@ -365,7 +365,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
     second = reader.latestOffset(first, LIMIT)
     policy = reader.plane().epochs.policy_for(EpochName(*first.values()), EpochName(*second.values()))
     assert policy is not None
-    assert policy.shared.rate_micro_per_ms.tolist() == [[7000, -1, -1]]
+    assert policy.shared.rate_micro_per_ms.tolist() == [[7000, -1, -1, -1]]
     shutil.rmtree(where)
     third = reader.latestOffset(second, LIMIT)
     assert (
@@ -389,7 +389,7 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_cont
     (row,) = driver.rows(driver.reader.initialOffset(), end)
     share = unpack(ControlRow, row["frame"], "it").share_micro_per_ms
     assert share is not None
-    assert share[1].tolist() == [0, -1, -1]
+    assert share[1].tolist() == [0, -1, -1, -1]
     pause = threading.Event()
     directory = Directory(str(tmp_path / "control"))
     while (seen := read_observation(directory)) is None or not seen.lease_left_ms:
