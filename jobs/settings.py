@@ -56,6 +56,7 @@ class ThrottleSettings(_Settings):
     policies: str | dict[str, Any]
     namespace: str
     size: str | None = None
+    units: str | None = None
     order_by: list[str] = []
     direction: Literal["publish", "dispatch"] = "publish"
 

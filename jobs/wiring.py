@@ -56,6 +56,7 @@ def make_throttle(settings: ThrottleSettings, exchange: ExchangeSettings | None 
         policies=settings.policies,
         namespace=settings.namespace,
         size=settings.size,
+        units=settings.units,
         order_by=settings.order_by or None,
         direction=settings.direction,
         exchange=None if exchange is None or exchange.path is None else exchange.model_dump(),

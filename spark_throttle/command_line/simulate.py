@@ -31,6 +31,9 @@ def simulate(
     size_bytes: Annotated[
         str | None, typer.Option("--size", metavar="EXPRESSION", help="Its bytes; by default its length as JSON.")
     ] = None,
+    units: Annotated[
+        str | None, typer.Option(metavar="EXPRESSION", help="Its units; without it, events have none.")
+    ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="POLICY", help="Another policy to compare with, such as the one in force.")
     ] = None,
@@ -60,7 +63,7 @@ def simulate(
     with spark_session(events, properties_file, conf or ()) as spark:
         from spark_throttle.spark import Throttle
 
-        throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction)
+        throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction, units=units)
         found = throttle.what_if(
             _read(spark, events, written_as), time=time, against=against, since=since, interval=interval,
             propose_within=within,
@@ -110,12 +113,15 @@ def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
             ("messages_per_second", True),
             ("bytes_per_second", True),
         ]
+        has_units = any(each.units_per_second for each in found.proposed)
+        columns += [("units_per_second", True)] if has_units else []
         rows = [
             (
                 each.level.replace("_", " "),
                 each.scope,
                 count(each.messages_per_second),
                 size(each.bytes_per_second),
+                *([count(each.units_per_second)] if has_units else []),
             )
             for each in found.proposed[:_SHOWN]
         ]

@@ -199,22 +199,22 @@ class ScopeUsage:
     scope: str
     offered_messages: int = _counted("Messages that arrived")
     offered_bytes: int = _counted("Bytes that arrived")
+    offered_units: int = _counted("Units that arrived")
     admitted_messages: int = _counted("Messages that were admitted")
     admitted_bytes: int = _counted("Bytes that were admitted")
+    admitted_units: int = _counted("Units that were admitted")
     rejected_messages: int = _counted("Messages that were rejected")
     rejected_bytes: int = _counted("Bytes that were rejected")
+    rejected_units: int = _counted("Units that were rejected")
     waiting_messages: int = 0
     waiting_bytes: int = 0
+    waiting_units: int = 0
     observed_messages: int = 0
     delayed_ms: int = 0
     """The sum of the admitted messages' waiting times."""
 
     returned_messages: int = _counted("Messages that were admitted, not delivered, and wait again")
     returned_bytes: int = _counted("Bytes that were admitted, not delivered, and wait again")
-    offered_units: int = _counted("Units that arrived")
-    admitted_units: int = _counted("Units that were admitted")
-    rejected_units: int = _counted("Units that were rejected")
-    waiting_units: int = 0
     returned_units: int = _counted("Units that were admitted, not delivered, and wait again")
 
 

@@ -242,8 +242,8 @@ class Throttle:
         time
             Column or SQL expression of the time at which an event was sent, a timestamp.
         messages
-            Column or SQL expression of how many messages a row of `events` stands for, with their bytes in `size`: as
-            in a usage table. By default one.
+            Column or SQL expression of how many messages a row of `events` stands for, with their bytes in `size` and
+            their units in `units`: as in a usage table. By default one.
         against
             Other policies to compare with, such as those in force.
         since
@@ -270,6 +270,7 @@ class Throttle:
         traffic = summed(
             events, time=as_column(time), namespace=as_column(rows.namespace), size=size,
             messages=as_column("1" if messages is None else messages), since_ms=since_ms, interval_ms=interval_ms,
+            units=None if rows.units is None else as_column(rows.units),
         )  # fmt: skip
         direction, first_ms, end_ms = self._settings.direction, traffic.first_ms, traffic.end_ms
         return what_if(

@@ -10,7 +10,7 @@ import numpy as np
 from spark_throttle.core.limits.budgets import Budgets, UsedBudgets
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import BUDGETS, UNBOUNDED, CompiledPolicy, Int64s, Limits, Period
+from spark_throttle.core.quota import BUDGETS, UNBOUNDED, CompiledPolicy, Dimension, Int64s, Limits, Period
 from spark_throttle.core.usage import UsageReport
 
 _MEAN_MS: Final = {Period.HOUR: 3_600_000, Period.DAY: 86_400_000, Period.MONTH: 2_629_746_000}
@@ -24,7 +24,7 @@ class BudgetStatus:
     """Its key, such as `messages_per_day`."""
 
     tokens: int
-    """The messages or bytes that it is of."""
+    """The messages, bytes or units that it is of."""
 
     used: int
     """What was used in its window, by all jobs that share it, as far as this one knows; more than it is of, if a
@@ -36,6 +36,11 @@ class BudgetStatus:
 
     lasts_ms: int | None
     """How long what is left lasts after the batch, at the mean pace of the window so far; `None` if until its end."""
+
+    @property
+    def dimension(self) -> Dimension:
+        """What it counts."""
+        return next(dimension for key, dimension, _ in BUDGETS if key == self.budget)
 
     def release_ms(self, waiting: int) -> int | None:
         """Return how long until a backlog may have left, as far as this budget goes; `None` for never."""

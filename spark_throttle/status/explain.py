@@ -24,7 +24,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
 from spark_throttle.control.notes import NextPolicies, exceptions_in_force, read_next_policies
 from spark_throttle.control.reports import newest_batch, report_of
-from spark_throttle.core.batch.decisions import DIMENSIONS
+from spark_throttle.core.batch.decisions import counted_as
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Level
@@ -36,6 +36,7 @@ from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.values import MAX_NAME_BYTES, time_text
 from spark_throttle.policy.weekly_hours import next_change_ms
 from spark_throttle.status.explanation import (
+    NO_NUMBERS,
     OF_ONE_TENANT,
     Explanation,
     LevelExplanation,
@@ -225,8 +226,9 @@ def _of_a_namespace(name: str, explained: Explanation, last: UsageReport) -> tup
         return _of_a_tenant(name, last)
     at, dimension = last.held_by[flows[0]].tolist()
     levels = [each for each in explained.levels if at >= 0 and each.level == Level(at).name.lower()]
+    counted = counted_as(dimension, explained.unit)
     said = (
-        f"rejected by the quota of {each.level.replace('_', ' ')} {each.scope} in {DIMENSIONS[dimension]}"
+        f"rejected by the quota of {each.level.replace('_', ' ')} {each.scope} in {counted}"
         for each in levels
         if each.on_excess == "reject"
     )
@@ -268,7 +270,7 @@ def _explained(policy: CompiledPolicy, namespace: str, direction: str) -> Explan
         reasons.append(f"observed: the rule's quota only observes {percent} % of its names, and this is one of them")
     return Explanation(
         namespace, direction, rule, matched, tuple(reasons), group,
-        tuple(levels), policy.revision,
+        tuple(levels), policy.revision, unit=policy.unit,
     )  # fmt: skip
 
 
@@ -338,9 +340,9 @@ def _narrowed(level: LevelExplanation) -> LevelExplanation:
     """Return a level that others share as one of them may see it."""
     return replace(
         level,
-        share=(None, None),
-        guaranteed_in_force=(None, None),
-        balance=(None, None),
+        share=NO_NUMBERS,
+        guaranteed_in_force=NO_NUMBERS,
+        balance=NO_NUMBERS,
         balance_time_ns=None,
         waiting=None,
         release_ms=None,

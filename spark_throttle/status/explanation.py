@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import (
+    KNOWN,
     MICRO,
     UNBOUNDED,
     UNLIMITED,
@@ -37,15 +38,23 @@ from spark_throttle.policy.quotas import BOUNDS, HOLDS
 from spark_throttle.status.budget_status import BudgetStatus, budgets_by_scope
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 
+Numbers: TypeAlias = tuple[float | None, float | None, float | None]
+"""Numbers of messages, bytes and units."""
+
+Counts: TypeAlias = tuple[int, int, int]
+"""Whole numbers of messages, bytes and units."""
+
+NO_NUMBERS: Final[Numbers] = (None, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class LevelExplanation:
-    """One level that rows pass through; pairs are messages, then bytes, `None` where there is no limit."""
+    """One level that rows pass through; numbers are of messages, bytes and units, `None` where there is no limit."""
 
     level: str
     scope: str
-    per_second: tuple[float | None, float | None]
-    burst: tuple[float | None, float | None]
+    per_second: Numbers
+    burst: Numbers
     on_excess: str
     weight: int
 
@@ -55,20 +64,20 @@ class LevelExplanation:
     request_percentage: float | None = None
     """The processing time, in percent of one core; `None` where the level has no such quota."""
 
-    guaranteed: tuple[float | None, float | None] = (None, None)
-    """What it gets a second before others borrow, in messages and bytes; `None` where nothing is guaranteed."""
+    guaranteed: Numbers = NO_NUMBERS
+    """What it gets a second before others borrow; `None` where nothing is guaranteed."""
 
     guaranteed_percentage: float | None = None
     """The same of processing time, in percent of one core."""
 
-    guaranteed_in_force: tuple[float | None, float | None] = (None, None)
+    guaranteed_in_force: Numbers = NO_NUMBERS
     """What the job itself guarantees of that, where its shares of the quotas are not all; `None` where they are, or no
     job was asked."""
 
-    share: tuple[float | None, float | None] = (None, None)
+    share: Numbers = NO_NUMBERS
     """What the job may use of the quota, where that is not all of it: its share, or the rate of a destination."""
 
-    balance: tuple[float | None, float | None] = (None, None)
+    balance: Numbers = NO_NUMBERS
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
     the namespace's own bucket."""
 
@@ -76,7 +85,7 @@ class LevelExplanation:
     """What the newest epoch left of the quota on processing time; negative is debt. `None` without such a quota, and
     where no job was asked."""
 
-    waiting: tuple[int, int] | None = None
+    waiting: Counts | None = None
     """The backlog of all the level's namespaces; `None` where no job was asked."""
 
     release_ms: int | None = None
@@ -89,26 +98,26 @@ class LevelExplanation:
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What became of a namespace's or tenant's rows in a job's last batch; pairs are messages, then bytes."""
+    """What became of a namespace's or tenant's rows in a job's last batch: messages, bytes and units."""
 
     batch_id: int
     batch_time_ms: int
     epoch: int
-    offered: tuple[int, int] = (0, 0)
-    admitted: tuple[int, int] = (0, 0)
-    rejected: tuple[int, int] = (0, 0)
-    waiting: tuple[int, int] = (0, 0)
+    offered: Counts = (0, 0, 0)
+    admitted: Counts = (0, 0, 0)
+    rejected: Counts = (0, 0, 0)
+    waiting: Counts = (0, 0, 0)
     observed_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingNamespace:
-    """A namespace of a tenant, with what waits of it and what holds it; pairs are messages, then bytes."""
+    """A namespace of a tenant, with what waits of it and what holds it: messages, bytes and units."""
 
     namespace: str
     resource_group: str | None
-    waiting: tuple[int, int]
-    rejected: tuple[int, int]
+    waiting: Counts
+    rejected: Counts
     held_by: tuple[str, str]
     """The level and the scope that let its backlog go last."""
 
@@ -139,6 +148,9 @@ class Explanation:
 
     revision: str
     last_batch: LastBatch | None = None
+    unit: str = "units"
+    """What the policy calls units."""
+
     predicted_release_ms: int | None = None
     """How long after the last batch the namespace's backlog will have left, if nothing more arrives; `None` for never,
     if nothing waits, or where a note says that it is not told."""
@@ -180,13 +192,17 @@ def entries_of(explained: Explanation, *, is_wide: bool = True) -> set[str]:
     return {each for each in paths if is_wide or each in own or each.startswith(f"{own[1]}/")}
 
 
-def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:
-    """Return values of messages and bytes in a larger unit; `None` where there is no limit."""
-    messages, in_bytes = (
-        None if rate == UNLIMITED else value / unit
-        for value, rate in zip(values[: Dimension.TIME].tolist(), rates[: Dimension.TIME].tolist(), strict=True)
-    )
-    return messages, in_bytes
+def numbers_of(values: Int64s, part: int, rates: Int64s) -> Numbers:
+    """Return values of messages, bytes and units, of which so many are 1; `None` where there is no limit."""
+    known = zip(values[: Dimension.TIME].tolist(), rates[: Dimension.TIME].tolist(), strict=True)
+    messages, in_bytes, units = (None if rate == UNLIMITED else value / part for value, rate in known)
+    return messages, in_bytes, units
+
+
+def counts_of(tokens: Int64s) -> Counts:
+    """Return what rows take, as whole numbers of messages, bytes and units."""
+    messages, in_bytes, units = tokens[: Dimension.TIME].tolist()
+    return messages, in_bytes, units
 
 
 def observed_levels(
@@ -234,25 +250,24 @@ def observed_levels(
             left_ns = int(balance[Dimension.TIME]) if scope >= 0 else _own_left_ns(last, level.scope, left_ns)
         of_level = budgets.get((level.level, shown(pa.array([level.scope], pa.string()))[0].as_py()), ())
         of_budgets = [] if level.on_excess == "observe" else [
-            each.release_ms(int(waiting[Dimension.MESSAGES if each.budget.startswith("messages") else Dimension.BYTES]))
+            each.release_ms(int(waiting[each.dimension]))
             for each in of_level
             if waiting[Dimension.MESSAGES]
         ]  # fmt: skip
         free_ms = _release_ms(waiting, balance, earned), _paid_ms(waiting, level, time, left_ns), *of_budgets
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
-        messages, size_bytes = waiting[: Dimension.TIME].tolist()
-        seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns,
+        seen = replace(level, waiting=counts_of(waiting), release_ms=release_ms, balance_time_ns=left_ns,
                        budgets=of_level)  # fmt: skip
-        if guaranteed is not None and level.guaranteed != (None, None):
+        if guaranteed is not None and level.guaranteed != NO_NUMBERS:
             rule = policy.namespace_names.index(level.scope).as_py() if level.level == "namespace" else scope
             rates_in_force = guaranteed[guarantee_at(policy, level.level, rule)]
-            in_job = pair_of(rates_in_force, 1000, rates_in_force)
-            seen = replace(seen, guaranteed_in_force=in_job if in_job != level.guaranteed else (None, None))
+            in_job = numbers_of(rates_in_force, 1000, rates_in_force)
+            seen = replace(seen, guaranteed_in_force=in_job if in_job != level.guaranteed else NO_NUMBERS)
         if scope >= 0:
             own = np.where(in_force[scope] == quota[scope], UNLIMITED, in_force[scope])
-            seen = replace(seen, balance=pair_of(balance, MICRO, rates), share=pair_of(own, 1000, own))
+            seen = replace(seen, balance=numbers_of(balance, MICRO, rates), share=numbers_of(own, 1000, own))
         elif own_micro is not None:
-            seen = replace(seen, balance=pair_of(balance, MICRO, rates))
+            seen = replace(seen, balance=numbers_of(balance, MICRO, rates))
         observed.append(seen)
     return observed
 
@@ -288,7 +303,7 @@ def _own_left_ns(report: UsageReport, namespace: str, otherwise_ns: int) -> int:
 
 
 def _own_micro(report: UsageReport, namespace: str) -> Int64s | None:
-    """Return what a namespace's own buckets of messages and bytes hold, `None` if a report does not say."""
+    """Return what a namespace's own buckets hold, `None` if a report does not say."""
     at = pc.index(report.names, namespace).as_py()
     return None if at < 0 or report.own_micro is None else report.own_micro[at]
 
@@ -332,7 +347,7 @@ def _release_ms(waiting: Int64s, balance_micro: Int64s, rates: Int64s) -> int | 
     if not waiting[Dimension.MESSAGES]:
         return None
     longest = 0
-    for dimension in (Dimension.MESSAGES, Dimension.BYTES):
+    for dimension in KNOWN:
         rate = int(rates[dimension])
         if rate == UNLIMITED:
             continue
@@ -379,10 +394,8 @@ def flows_of(report: UsageReport, name: str, *, is_tenant: bool = False) -> Bool
 def last_batch_of(batch: int, report: UsageReport, flows: Bools) -> LastBatch:
     """Return what became of some flows' rows in a batch."""
     offered, admitted, rejected, waiting = (
-        (int(sums[0]), int(sums[1]))
-        for sums in (
-            each[flows].sum(axis=0) for each in (report.offered, report.admitted, report.rejected, report.waiting)
-        )
+        counts_of(each[flows].sum(axis=0))
+        for each in (report.offered, report.admitted, report.rejected, report.waiting)
     )
     return LastBatch(
         batch, report.now_ms, report.epoch, offered, admitted, rejected, waiting,
@@ -418,15 +431,15 @@ def level_of(
     if guarantees is not None and at >= 0 and (level != "tenant" or group_scope in (None, guarantees.way[at, 1])):
         guaranteed = guarantees.rate_micro_per_ms[at]
     return LevelExplanation(
-        level, scope, pair_of(limits.rate_micro_per_ms[row], 1000, limits.rate_micro_per_ms[row]),
-        pair_of(limits.burst_micro[row], MICRO, limits.rate_micro_per_ms[row]),
+        level, scope, numbers_of(limits.rate_micro_per_ms[row], 1000, limits.rate_micro_per_ms[row]),
+        numbers_of(limits.burst_micro[row], MICRO, limits.rate_micro_per_ms[row]),
         OnExcess(int(limits.on_excess[row])).name.lower(), int(limits.weight[row]),
         request_percentage=_percentage(int(limits.rate_micro_per_ms[row, Dimension.TIME])),
         bounds={
             key: int(column[row]) for key, column in limits.settings.items()
             if key in (*BOUNDS, *HOLDS) and column[row] < UNBOUNDED
         },
-        guaranteed=pair_of(guaranteed, 1000, guaranteed),
+        guaranteed=numbers_of(guaranteed, 1000, guaranteed),
         guaranteed_percentage=_percentage(int(guaranteed[Dimension.TIME])),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import KNOWN, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import guaranteed_rates
 from spark_throttle.core.shares.destinations import group_names
 from spark_throttle.core.usage import ScopeUsage
@@ -26,14 +26,14 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.budget_status import BudgetStatus, budgets_by_scope
-from spark_throttle.status.explanation import pair_of
+from spark_throttle.status.explanation import NO_NUMBERS, Numbers, numbers_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import ScopeShare, per_second, reported_names, scope_shares, usage_rows
 
 
 def batch_counts(control_path: str, batch: int) -> dict[str, int]:
-    """Return what a batch offered, admitted, rejected and left waiting, in messages and bytes; 0 if it moved nothing.
+    """Return what a batch offered, admitted, rejected and left waiting, by dimension; 0 if it moved nothing.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def batch_counts(control_path: str, batch: int) -> dict[str, int]:
     report = report_of(Directory(control_path), batch)
     counts = {}
     for count in ("offered", "admitted", "rejected", "waiting"):
-        for dimension in (Dimension.MESSAGES, Dimension.BYTES):
+        for dimension in KNOWN:
             total = 0 if report is None else int(getattr(report, count)[:, dimension].sum())
             if report is not None and dimension == Dimension.MESSAGES and count in ("offered", "rejected"):
                 total += report.invalid_messages
@@ -93,8 +93,9 @@ class ScopeStatus(ScopeUsage):
 
     messages_per_second: float | None
     bytes_per_second: float | None
-    guaranteed: tuple[float | None, float | None] = (None, None)
-    """What this job guarantees to the scope, in messages and bytes a second; `None` where nothing is guaranteed."""
+    units_per_second: float | None = None
+    guaranteed: Numbers = NO_NUMBERS
+    """What this job guarantees to the scope a second; `None` where nothing is guaranteed."""
 
     oldest_waiting_ms: int | None = None
     """How long its oldest waiting message has waited; `None` if none waits."""
@@ -106,6 +107,7 @@ class ScopeStatus(ScopeUsage):
     """What its quota earned since the batch before; `None` without one."""
 
     granted_bytes: float | None = None
+    granted_units: float | None = None
     waited_p50_ms: int = 0
     """The time within which half of the admitted messages had left; most often 0. 6 % too much at most."""
 
@@ -176,6 +178,9 @@ class Status:
 
     exceptions: tuple[ExceptionInForce, ...] = ()
     """The exceptions that the next batch is planned with; the first to end in front."""
+
+    unit: str = "units"
+    """What the policy calls units."""
 
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
@@ -251,14 +256,17 @@ def _read_batch(directory: Directory) -> Status:
     budgets = budgets_by_scope(report, policy)
     for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
-        messages, size_bytes = quotas[row["level"], row["scope"]]
+        messages, size_bytes, units = quotas[row["level"], row["scope"]]
         key = (row["level"], row["scope"])
-        scope = ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes)
+        scope = ScopeStatus(
+            **numbers, messages_per_second=messages, bytes_per_second=size_bytes, units_per_second=units
+        )
         scope = replace(scope, guaranteed=guaranteed.get(key, scope.guaranteed))
         scopes.append(replace(scope, shared=shares.get(key), time=times.get(key), budgets=budgets.get(key, ())))
     now_ms, epoch = report.now_ms, report.epoch
     found = Status(
-        batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision, exceptions=exceptions
+        batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision, exceptions=exceptions,
+        unit=policy.unit,
     )  # fmt: skip
     if newest is not None and newest.revision == policy.revision:  # of another policy its batch has not reported yet
         found = replace(found, destinations=destinations_of(newest, policy))
@@ -267,7 +275,7 @@ def _read_batch(directory: Directory) -> Status:
 
 def _guaranteed(
     policy: CompiledPolicy, share_micro_per_ms: Int64s | None, parts_micro_per_ms: Int64s | None
-) -> dict[tuple[str, str], tuple[float | None, float | None]]:
+) -> dict[tuple[str, str], Numbers]:
     """Return what a job with these shares guarantees, by the levels and the names of scopes as they are shown."""
     if policy.guarantees is None:
         return {}
@@ -284,7 +292,7 @@ def _guaranteed(
         for level, scope, rule, rates in columns
     ]
     names = shown(pa.array([name for _, name, _ in found], pa.string())).to_pylist()
-    return {(level, name): pair_of(rates, 1000, rates) for (level, _, rates), name in zip(found, names, strict=True)}
+    return {(level, name): numbers_of(rates, 1000, rates) for (level, _, rates), name in zip(found, names, strict=True)}
 
 
 def exchange_status(observation: Observation | None) -> ExchangeStatus | None:
@@ -315,4 +323,4 @@ def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[st
     ]
     own = policy.namespace_limits.rate_micro_per_ms[match(namespaces, policy).rule]
     rates = [*policy.shared.rate_micro_per_ms, *own]
-    return {name: per_second(pair[: Dimension.TIME]) for name, pair in zip(names, rates, strict=True)}
+    return {name: per_second(rate[: Dimension.TIME]) for name, rate in zip(names, rates, strict=True)}

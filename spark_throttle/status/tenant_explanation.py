@@ -23,6 +23,7 @@ from spark_throttle.status.explanation import (
     Explanation,
     LevelExplanation,
     WaitingNamespace,
+    counts_of,
     flows_of,
     is_shut,
     level_of,
@@ -91,9 +92,8 @@ class WaitingPart:
             shut = next((each for each in passed if is_shut(each)), None)
             held = shut or max(passed, key=lambda each: each.release_ms or 0)
             is_told = shut is None and (is_wide or held.level in OF_ONE_TENANT)
-            (waiting, waiting_bytes, _), (rejected, rejected_bytes, _) = last.waiting[at], last.rejected[at]
             yield WaitingNamespace(
-                name, group, (int(waiting), int(waiting_bytes)), (int(rejected), int(rejected_bytes)),
+                name, group, counts_of(last.waiting[at]), counts_of(last.rejected[at]),
                 (held.level, name if held is level else held.scope), held.release_ms if is_told else None,
             )  # fmt: skip
 
@@ -124,4 +124,6 @@ def explained_tenant(policy: CompiledPolicy, tenant: str, direction: str, groups
     scopes += [("resource_group", each) for each in dict.fromkeys([*([] if group is None else [group]), *groups])]
     levels = [level_of(*scope, policy, position_of(policy, *scope)) for scope in [*scopes, ("job", "job")]]
     matched = tenant if place >= 0 else ""
-    return Explanation(tenant, direction, "tenant", matched, reasons, group, tuple(levels), policy.revision)
+    return Explanation(
+        tenant, direction, "tenant", matched, reasons, group, tuple(levels), policy.revision, unit=policy.unit
+    )

@@ -22,7 +22,7 @@ from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import policy_of_epoch
 from spark_throttle.core.arithmetic.segments import largest, sums
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import KNOWN, MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.usage import ScopeUsage, UsageReport
 from spark_throttle.core.waiting_times import WaitingTimes, upper_ms
 from spark_throttle.files.storage import Directory
@@ -59,7 +59,7 @@ WAITED: Final = pa.struct([("up_to_ms", pa.int64()), ("messages", pa.int64())])
 
 WAIT_SCHEMA: Final = pa.schema([
     ("oldest_waiting_ms", pa.int64()), ("held_messages", pa.int64()),
-    ("granted_messages", pa.float64()), ("granted_bytes", pa.float64()),
+    *((f"granted_{dimension.name.lower()}", pa.float64()) for dimension in KNOWN),
     *((f"waited_p{percent}_ms", pa.int64()) for percent in PERCENTS),
     ("waited", pa.list_(WAITED)),
 ])  # fmt: skip
@@ -75,19 +75,19 @@ USAGE_SCHEMA = pa.schema(
 )
 """The schema of the usage table."""
 
-FIRST_COLUMNS: Final = 16
+FIRST_COLUMNS: Final = 20
 """Number of columns that the first release wrote. A table that lacks later columns is widened."""
 
 
 def by_dimension(count: str) -> slice:
-    """Return the positions in `MEASURES` of a count of messages and the same count of bytes.
+    """Return the positions in `MEASURES` of a count, in the dimensions that are `KNOWN`.
 
     Examples
     --------
     >>> [measure.name for measure in MEASURES[by_dimension("admitted")]]
-    ['admitted_messages', 'admitted_bytes']
+    ['admitted_messages', 'admitted_bytes', 'admitted_units']
     """
-    return slice(AT[f"{count}_messages"], AT[f"{count}_bytes"] + 1)
+    return slice(AT[f"{count}_messages"], AT[f"{count}_units"] + 1)
 
 
 def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: TimeStatus | None = None) -> pa.Table:
@@ -145,11 +145,8 @@ def _waits(
         by_it = is_in & (report.held_by[:, 0] == level)
         held = sums(scope[by_it], report.waiting[by_it, Dimension.MESSAGES], scopes)
     if granted_micro is None:
-        granted_micro = np.full((scopes, 4), UNLIMITED)
-    granted = [
-        pa.array(of / MICRO, mask=of == UNLIMITED)
-        for of in (granted_micro[:, Dimension.MESSAGES], granted_micro[:, Dimension.BYTES])
-    ]
+        granted_micro = np.full((scopes, len(Dimension)), UNLIMITED)
+    granted = [pa.array(of / MICRO, mask=of == UNLIMITED) for of in granted_micro.T[: len(KNOWN)]]
     times = (report.waited or WaitingTimes.none()).among(scope)
     bins = pa.StructArray.from_arrays([pa.array(upper_ms(times.bin)), pa.array(times.messages)], fields=list(WAITED))
     bounds = pa.array(np.searchsorted(times.at, np.arange(scopes + 1)), pa.int32())
@@ -213,26 +210,29 @@ class ScopeShare:
 
     quota_messages_per_second: float | None
     quota_bytes_per_second: float | None
+    quota_units_per_second: float | None
     share_messages_per_second: float | None
     share_bytes_per_second: float | None
+    share_units_per_second: float | None
     lease_age_ms: int
     """Time since this job's last report that the others are known to have seen; -1 while only the floor is left."""
 
     used_by_all_messages_per_second: float
     used_by_all_bytes_per_second: float
+    used_by_all_units_per_second: float
     utilisation: float | None
-    """The part of the quota that all jobs use together, in messages or in bytes, whichever is larger."""
+    """The part of the quota that all jobs use together, in messages, bytes or units, whichever is largest."""
 
     peers: tuple[PeerUse, ...]
 
 
 SHARE_SCHEMA = pa.schema([
     *((name, pa.float64()) for name in (
-        "quota_messages_per_second", "quota_bytes_per_second", "share_messages_per_second", "share_bytes_per_second",
+        *(f"{of}_{counted}_per_second" for of in ("quota", "share") for counted in ("messages", "bytes", "units")),
     )),
     ("lease_age_ms", pa.int64()),
     *((name, pa.float64()) for name in (
-        "used_by_all_messages_per_second", "used_by_all_bytes_per_second", "utilisation",
+        *(f"used_by_all_{counted}_per_second" for counted in ("messages", "bytes", "units")), "utilisation",
     )),
     ("peers", pa.list_(pa.struct([
         ("job", pa.string()), ("state", pa.string()), ("report_age_ms", pa.int64()),
@@ -251,29 +251,39 @@ def scope_shares(
     scopes = SharedScopes.of(policy, direction)
     names = [("tenant", name) for name in policy.tenant_names.to_pylist()]
     names += [("resource_group", name) for name in policy.group_names.to_pylist()]
-    together = np.flatnonzero(scopes.alone < 0)
-    name_of = {int(scopes.ids[at]): names[scopes.position[at] - 1] for at in together}
     order = np.argsort(observation.peer_scope, kind="stable")
     starts = np.searchsorted(observation.peer_scope[order], np.arange(len(observation.ids) + 1))
+    place_of = {each: row for row, each in enumerate(observation.ids.tolist())}
+    rows: dict[tuple[str, str], tuple[int, int]] = {}
+    for each, at, alone in zip(scopes.ids.tolist(), scopes.position.tolist(), scopes.alone.tolist(), strict=True):
+        row, key = place_of.get(each, -1), names[at - 1]
+        if row >= 0 and alone in (-1, Dimension.UNITS) and (among is None or key in among):
+            pair, units = rows.get(key, (-1, -1))
+            rows[key] = (row, units) if alone < 0 else (pair, row)
     return {
-        name_of[each]: _scope_share(observation, row, order[starts[row] : starts[row + 1]])
-        for row, each in enumerate(observation.ids.tolist())
-        if each in name_of and (among is None or name_of[each] in among)
+        key: _scope_share(observation, pair, units, order[starts[pair] : starts[pair + 1]] if pair >= 0 else order[:0])
+        for key, (pair, units) in rows.items()
     }
 
 
-def _scope_share(observation: Observation, row: int, reports: Int64s) -> ScopeShare:
-    quota, used = observation.quota[row], observation.used_by_all[row]
+def _scope_share(observation: Observation, pair: int, units: int, reports: Int64s) -> ScopeShare:
+    """Return a scope's share, given its places of messages and bytes and of units; -1 where it has none."""
+    quota, share, used = (
+        np.append(values[pair] if pair >= 0 else [nothing] * 2, values[units, 0] if units >= 0 else nothing)
+        for values, nothing in (
+            (observation.quota, UNLIMITED), (observation.share, UNLIMITED), (observation.used_by_all, 0)
+        )
+    )  # fmt: skip
     parts = [float(use / most) for use, most in zip(used, quota, strict=True) if most > 0]
-    share = np.where(quota == UNLIMITED, UNLIMITED, observation.share[row])
     return ScopeShare(
         *per_second(quota),
-        *per_second(share),
+        *per_second(np.where(quota == UNLIMITED, UNLIMITED, share)),
         observation.lease_age_ms,
         float(used[0]) / 1000,
         float(used[1]) / 1000,
+        float(used[2]) / 1000,
         max(parts, default=None),
-        tuple(_peer_use(observation, at, quota) for at in reports.tolist()),
+        tuple(_peer_use(observation, at, quota[:2]) for at in reports.tolist()),
     )
 
 
@@ -281,11 +291,17 @@ def _peer_use(observation: Observation, at: int, quota: Int64s) -> PeerUse:
     peer = observation.peers[int(observation.peer[at])]
     claim = np.where(quota == UNLIMITED, UNLIMITED, observation.peer_claim[at])
     used = observation.peer_used[at] / 1000
-    return PeerUse(peer.name, peer.state, peer.report_age_ms, *per_second(claim), float(used[0]), float(used[1]))
+    return PeerUse(peer.name, peer.state, peer.report_age_ms, *_pair_per_second(claim), float(used[0]), float(used[1]))
 
 
-def per_second(rate: Int64s) -> tuple[float | None, float | None]:
-    """Return a quota of messages and bytes per second, `None` where there is no limit."""
+def per_second(rate: Int64s) -> tuple[float | None, float | None, float | None]:
+    """Return a quota of messages, bytes and units per second, `None` where there is no limit."""
+    messages, size_bytes, units = (None if each == UNLIMITED else each / 1000 for each in rate.tolist())
+    return messages, size_bytes, units
+
+
+def _pair_per_second(rate: Int64s) -> tuple[float | None, float | None]:
+    """Return the pair of rates of messages and bytes that jobs divide together, as `per_second` does."""
     messages, size_bytes = (None if each == UNLIMITED else each / 1000 for each in rate.tolist())
     return messages, size_bytes
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.segments import largest, numbers, sums
 from spark_throttle.core.batch.decisions import DIMENSIONS, REASONS
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import CompiledPolicy, Int64s, Level
 from spark_throttle.status.ranking import worst_first
 from spark_throttle.what_if.proposal import ProposedQuota, proposed
 from spark_throttle.what_if.replay import Delays, Policies, Replay, in_order, replay
@@ -32,6 +32,7 @@ class ScopeOutcome:
 
     admitted_messages: int
     admitted_bytes: int
+    admitted_units: int
     rejected_messages: int
     rejected_by: Mapping[str, int]
     """The rejected messages by reason, such as ``quota`` or ``queue_full``."""
@@ -65,6 +66,7 @@ class ScopeChange:
     scope: str
     offered_messages: int
     offered_bytes: int
+    offered_units: int
     policy: ScopeOutcome
     against: ScopeOutcome | None = None
     """`None` if there is no other policy, or it has no such group."""
@@ -170,7 +172,7 @@ def _worst_first(scopes: list[ScopeChange]) -> list[ScopeChange]:
     return ordered
 
 
-def _by_scope(traffic: Traffic, policies: Policies) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
+def _by_scope(traffic: Traffic, policies: Policies) -> dict[tuple[str, str], tuple[tuple[int, int, int], ScopeOutcome]]:
     """Return what was offered, and what became of it under policies, by level and scope."""
     found = replay(traffic, policies)
     the_job = "job", pa.array(["job"]), np.zeros(len(traffic.names), dtype=np.int64)
@@ -181,7 +183,7 @@ def _by_scope(traffic: Traffic, policies: Policies) -> dict[tuple[str, str], tup
     }
 
 
-def _outcomes(found: Replay, at: Int64s, scopes: int) -> list[tuple[tuple[int, int], ScopeOutcome]]:
+def _outcomes(found: Replay, at: Int64s, scopes: int) -> list[tuple[tuple[int, int, int], ScopeOutcome]]:
     """Return what was offered to scopes and what became of it; `at` is the scope of each namespace, -1 for none."""
     has = np.flatnonzero(at >= 0)
     of = at[has]
@@ -196,15 +198,15 @@ def _outcomes(found: Replay, at: Int64s, scopes: int) -> list[tuple[tuple[int, i
     delays = _delays(found.delays, at, scopes)
     return [
         (
-            (int(offered[n, 0]), int(offered[n, 1])),
+            (int(offered[n, 0]), int(offered[n, 1]), int(offered[n, 2])),
             ScopeOutcome(
-                int(admitted[n, 0]), int(admitted[n, 1]),
+                int(admitted[n, 0]), int(admitted[n, 1]), int(admitted[n, 2]),
                 int(rejected[n].sum()), {REASONS[k]: int(rejected[n, k]) for k in np.flatnonzero(rejected[n])},
                 *delays[n],
                 int(waiting[n]), int(oldest_ms[n]) if waiting[n] else None,
                 {
                     f"{level.name.lower()} {DIMENSIONS[dimension]}": int(held[n, level, dimension])
-                    for level in Level for dimension in (Dimension.MESSAGES, Dimension.BYTES)
+                    for level in Level for dimension in range(len(DIMENSIONS))
                     if held[n, level, dimension]
                 },
             ),

@@ -37,6 +37,8 @@ class ProposedQuota:
     scope: str
     messages_per_second: int
     bytes_per_second: int
+    units_per_second: int = 0
+    """0 where no event has units."""
 
 
 def proposed(traffic: Traffic, policy: CompiledPolicy, *, within_ms: int) -> list[ProposedQuota]:
@@ -72,11 +74,10 @@ def proposed(traffic: Traffic, policy: CompiledPolicy, *, within_ms: int) -> lis
             _least_rates(
                 scope[order], traffic.interval[order], amount[order], traffic.interval_ms, slack_ms, len(scopes)
             )
-            for amount in (traffic.messages, traffic.bytes)
+            for amount in (traffic.messages, traffic.bytes, traffic.units)
         ]
         found += [
-            ProposedQuota(level, name, messages, size_bytes)
-            for name, messages, size_bytes in zip(shown(scopes).to_pylist(), *rates, strict=True)
+            ProposedQuota(level, name, *quotas) for name, *quotas in zip(shown(scopes).to_pylist(), *rates, strict=True)
         ]
     return found
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ from spark_throttle.core.batch.decisions import DIMENSIONS, Decisions, Reason
 from spark_throttle.core.names.matching import MatchMemory, positions_in
 from spark_throttle.core.policy_change import carried, in_windows
 from spark_throttle.core.quota import (
+    AMOUNTS,
+    KNOWN,
     MAX_BURST_TOKENS,
     MICRO,
     NEVER_MS,
@@ -55,7 +58,7 @@ class Replay:
     """What a policy did with recorded traffic; arrays of n run over `Traffic.names`."""
 
     offered: Int64s
-    """Shape (n, 2): messages and bytes."""
+    """Shape (n, 3), in the dimensions that are `KNOWN`."""
 
     admitted: Int64s
     rejected: Int64s
@@ -134,7 +137,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
     >>> document = PolicyDocument.model_validate({"tenants": {"acme": {"publish": quota}}})
     >>> found = replay(Traffic.of(sums, interval_ms=1_000), compile_policy(document, "publish"))
     >>> found.admitted.tolist(), found.waiting.tolist(), found.delays.delay_ms.tolist()
-    ([[20, 20]], [10], [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000])
+    ([[20, 20, 0]], [10], [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000])
     """
     policies = [*in_order(policy)]
     has_rules = any(each.namespace_windows.has_rule.any() for _, each in policies)
@@ -186,6 +189,10 @@ def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
     )  # fmt: skip
 
 
+def _units(arrived: Arrived) -> pa.Int64Array | None:
+    return pa.array(arrived.amounts[1]) if len(arrived.amounts) > 1 else None
+
+
 class _Ledger:
     """The counts of a replay, batch by batch.
 
@@ -202,7 +209,7 @@ class _Ledger:
         self._names = names
         (_, self._policy), *self._later = policies
         self._memory = MatchMemory()
-        self._admitted = np.zeros((n, 2), dtype=np.int64)
+        self._admitted = np.zeros((n, len(KNOWN)), dtype=np.int64)
         self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
         self._held = np.zeros((n, len(Level), len(DIMENSIONS)), dtype=np.int64)
         self._delays: list[Delays] = []
@@ -220,21 +227,25 @@ class _Ledger:
             windows = windows_at(state.windows, self._policy, wall_ms=now_ms, paid_ms=now_ms)
             state = in_windows(state, windows, self._policy)
         names = pa.DictionaryArray.from_arrays(pa.array(arrived.name, pa.int32()), arrived.names)
-        arrivals = Arrivals(names, pa.array(arrived.size_bytes))
+        arrivals = Arrivals(names, pa.array(arrived.amounts[0]), units=_units(arrived))
         plan = plan_admission(state, arrivals, self._policy, now_ms=now_ms, memory=self._memory)
         self._count(plan.decisions, state, arrived, now_ms)
         return plan.state, min(plan.usage.due_ms, self._later[0][0] if self._later else NEVER_MS)
 
     def _count(self, decisions: Decisions, state: DeciderState, arrived: Arrived, now_ms: int) -> None:
         queue = state.queue
-        known, size_bytes, queued = arrived.known, arrived.size_bytes, len(queue)
+        known, amounts, queued = arrived.known, arrived.amounts, len(queue)
         if queued:
             known = np.concatenate([self._waiting(state), known])
-            size_bytes = np.concatenate([queue.size_bytes, size_bytes])
+            waiting = queue.amounts(len(AMOUNTS))
+            none = np.zeros_like(arrived.known)
+            amounts = tuple(
+                np.concatenate([own, new]) for own, new in zip_longest(waiting, arrived.amounts, fillvalue=none)
+            )
         verdict = decisions.verdict
         left = np.flatnonzero(verdict == Verdict.ADMIT)
-        admitted = np.column_stack([np.ones(len(left), dtype=np.int64), size_bytes[left]])
-        self._admitted += sums(known[left], admitted, len(self._admitted))
+        admitted = np.column_stack([np.ones(len(left), dtype=np.int64), *(each[left] for each in amounts)])
+        self._admitted[:, : admitted.shape[1]] += sums(known[left], admitted, len(self._admitted))
         refused = np.flatnonzero(verdict == Verdict.REJECT)
         np.add.at(self._rejected, (known[refused], decisions.take(refused).reason), 1)
         held = queued + np.flatnonzero(verdict[queued:] == Verdict.DELAY)
@@ -254,7 +265,7 @@ class _Ledger:
         """Return what was counted, and what waits."""
         n, known = len(self._names), self._waiting(state)
         waited_ms = traffic.end_ms - state.queue.arrival_ms
-        offered = np.column_stack([traffic.messages, traffic.bytes])
+        offered = np.column_stack([traffic.messages, traffic.bytes, traffic.units])
         return Replay(
             sums(traffic.name, offered, n), self._admitted, self._rejected, self._held, Delays.of(self._delays),
             numbers(known, n), largest(known, waited_ms, n, least=0),

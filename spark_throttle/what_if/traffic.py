@@ -18,14 +18,17 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import begins_run, ranges
 from spark_throttle.core.names.matching import match, positions_in, tenants_of
-from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MAX_UNITS, CompiledPolicy, Int64s
 from spark_throttle.errors import ConfigurationError
 
 SUMS: Final = pa.schema([
     ("interval", pa.int64()), ("namespace", pa.string()), ("messages", pa.int64()), ("bytes", pa.int64()),
-    ("largest_bytes", pa.int64()),
+    ("largest_bytes", pa.int64()), ("units", pa.int64()), ("largest_units", pa.int64()),
 ])  # fmt: skip
-"""The schema of sums: the number of the interval since 1970, and what a namespace sent in it."""
+"""The schema of sums: the number of the interval since 1970, and what a namespace sent in it. Those without the last
+two columns have no units."""
+
+_UNITS: Final = ("units", "largest_units")
 
 INTERVALS_MS: Final = (1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
 """The intervals that are chosen from where none is given."""
@@ -62,13 +65,14 @@ class Arrived:
     known: Int64s
     """The same as a position in `Traffic.names`."""
 
-    size_bytes: Int64s
+    amounts: tuple[Int64s, ...]
+    """What each message has of `AMOUNTS`: its bytes, and its units if any of the traffic has some."""
 
     @classmethod
     def none(cls) -> Arrived:
         """Return an interval in which nothing arrived."""
         nothing = np.zeros(0, dtype=np.int64)
-        return cls(-1, pa.array([], pa.string()), nothing, nothing, nothing)
+        return cls(-1, pa.array([], pa.string()), nothing, nothing, (nothing,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +84,7 @@ class Traffic:
     >>> sums = pa.table(
     ...     {"interval": [7], "namespace": ["acme/a"], "messages": [3], "bytes": [10], "largest_bytes": [5]}
     ... )
-    >>> [each.size_bytes.tolist() for each in Traffic.of(sums, interval_ms=1_000).arrived()]
+    >>> [each.amounts[0].tolist() for each in Traffic.of(sums, interval_ms=1_000).arrived()]
     [[5, 3, 2]]
     """
 
@@ -95,6 +99,8 @@ class Traffic:
     messages: Int64s
     bytes: Int64s
     largest_bytes: Int64s
+    units: Int64s
+    largest_units: Int64s
     unusable_messages: int = 0
     """The events without a usable namespace, size or time: a job would reject them, and the replay leaves them out."""
 
@@ -108,6 +114,9 @@ class Traffic:
             If there is no event, or one is before 1970, or larger than a message may be; or a sum is none, as in a
             table that somebody else wrote.
         """
+        for name in _UNITS:
+            if name not in sums.column_names:
+                sums = sums.append_column(name, pa.array(np.zeros(len(sums), dtype=np.int64)))
         table = sums.select(SUMS.names).cast(SUMS).combine_chunks()
         table = table.sort_by([("interval", "ascending"), ("namespace", "ascending")])
         if not len(table):
@@ -126,17 +135,19 @@ class Traffic:
             raise ConfigurationError(
                 f"{most:,} messages of one namespace in {interval_ms} ms are not replayed; leave them out"
             )
-        largest = int(columns["largest_bytes"].max())
+        largest, largest_units = (int(columns[f"largest_{each}"].max()) for each in ("bytes", "units"))
         if int(columns["interval"].min()) < 0 or largest > MAX_SIZE_BYTES:
             raise ConfigurationError(
                 f"an event is before 1970, or larger than {MAX_SIZE_BYTES} bytes ({largest}); leave it out"
             )
+        if largest_units > MAX_UNITS:
+            raise ConfigurationError(f"an event has more than {MAX_UNITS} units ({largest_units}); leave it out")
         namespaces = table["namespace"].combine_chunks()
         names = pc.unique(namespaces)
         names = names.take(pc.sort_indices(names))
         return cls(
             interval_ms, names, columns["interval"], positions_in(names, namespaces), columns["messages"],
-            columns["bytes"], columns["largest_bytes"], unusable_messages,
+            columns["bytes"], columns["largest_bytes"], columns["units"], columns["largest_units"], unusable_messages,
         )  # fmt: skip
 
     @property
@@ -160,14 +171,26 @@ class Traffic:
 
     def arrived(self) -> Iterator[Arrived]:
         """Yield what arrived in each interval in which anything did."""
+        amounts = [(self.bytes, self.largest_bytes)]
+        if self.units.any():
+            amounts.append((self.units, self.largest_units))
         for first, end in pairwise([*np.flatnonzero(begins_run(self.interval)).tolist(), len(self.interval)]):
-            messages, largest = self.messages[first:end], self.largest_bytes[first:end]
+            messages, known = self.messages[first:end], self.name[first:end]
             at = np.repeat(np.arange(end - first), messages)
-            others = np.maximum(messages - 1, 1)
-            rest = np.maximum(self.bytes[first:end] - largest, 0)
             place = ranges(np.zeros(end - first, dtype=np.int64), messages)
-            # All but the first, which is the largest, share the rest: those in front have a byte more.
-            size_bytes = (rest // others)[at] + (place - 1 < (rest % others)[at])
-            size_bytes[place == 0] = largest
-            known = self.name[first:end]
-            yield Arrived(int(self.interval[first]), self.names.take(pa.array(known)), at, known[at], size_bytes)
+            dealt = tuple(_dealt(total[first:end], most[first:end], messages, at, place) for total, most in amounts)
+            yield Arrived(int(self.interval[first]), self.names.take(pa.array(known)), at, known[at], dealt)
+
+
+def _dealt(total: Int64s, largest: Int64s, messages: Int64s, at: Int64s, place: Int64s) -> Int64s:
+    """Return what each message has of a total: the first has the largest, and the others share the rest.
+
+    Parameters
+    ----------
+    at, place
+        The sum of each message, and its place in it.
+    """
+    others, rest = np.maximum(messages - 1, 1), np.maximum(total - largest, 0)
+    found = (rest // others)[at] + (place - 1 < (rest % others)[at])  # those in front have one more
+    found[place == 0] = largest
+    return found

@@ -18,8 +18,8 @@ through one that follows the changes. After every batch of both:
 3. Where the neighbour's group rejects, so that nothing waits for it, no fewer of the neighbour's rows were admitted,
    but for as many. A group that delays serves what a tenant holds back later, within the tenant's part of that moment.
 
-All rows of a world have the same size: else a large row that is held back makes room for many small ones. A row costs
-the same time in all worlds of a job, because the price of names that are new is the mean of all.
+All rows of a world have the same size and as many units: else a large row that is held back makes room for many small
+ones. A row costs the same time in all worlds of a job, because the price of names that are new is the mean of all.
 """
 
 from __future__ import annotations
@@ -55,18 +55,21 @@ ATTEMPTS: Final = 6
 
 MOST_ROUNDED: Final = 3
 HOLDS: Final = (
-    "messages_per_second", "bytes_per_second", "request_percentage", "messages_per_hour", "bytes_per_day"
+    "messages_per_second", "bytes_per_second", "units_per_second", "request_percentage", "messages_per_hour",
+    "bytes_per_day", "units_per_month",
 )  # fmt: skip
 TAILS: Final = ("/a", "/ab", "/b")
 ENTRIES: Final = (*TAILS, "/a*", "/*b", "/*")
 CHOICES: Final[dict[str, list[Any]]] = {
     "messages_per_second": [0, 1, 2, 5, 10], "bytes_per_second": [0, 20, 100, 400], "max_message_bytes": [10, 100],
+    "units_per_second": [0, 9, 30, 200], "max_message_units": [2, 30], "units_per_month": [0, 40, 600],
     "request_percentage": [0, 10, 100], "burst_seconds": [1, 2, 5, 20], "weight": [2, 5],
     "on_excess": ["reject", "reject", "delay", "observe"], "messages_per_hour": [0, 5, 20, 60],
     "bytes_per_day": [0, 100, 1_000],
 }  # fmt: skip
 CLAIMS: Final[dict[str, list[Any]]] = {
     "guaranteed_messages_per_second": [0, 1, 2], "guaranteed_bytes_per_second": [0, 20, 100],
+    "guaranteed_units_per_second": [0, 9, 30],
     "guaranteed_request_percentage": [0, 10, 100],
 }  # fmt: skip
 """What entries of single names, tenants and groups may be guaranteed: all of it, as their groups limit anything."""
@@ -115,7 +118,7 @@ class World:
         self.tenant, self.neighbour = f"t{number}", f"u{number}"
         self.groups = groups = (f"g{number}", f"h{number}")
         self.is_alone = draw.random() < 0.5
-        self.size_bytes = draw.choice([1, 10, 50])
+        self.size_bytes, self.units = draw.choice([1, 10, 50]), draw.choice([0, 3, 20])
         self.now_ms = BEGIN_MS
         """The wall clock of the jobs."""
 
@@ -218,7 +221,7 @@ class World:
         return [draw.choice([0, 0, 0, 5, 40]) for _ in range(BATCHES)]
 
     def give(self, services: Iterable[PolicyService]) -> None:
-        """Let an administrator change what is given, in every store."""
+        """Let an administrator change what is given, in every store if the first of them takes it."""
         draw, kind, before = self.random, self.random.choice(_KINDS), deepcopy(self.given)
         entries, name = self.given[_SECTIONS[kind]], self.tenant
         if kind == "namespace":
@@ -232,9 +235,13 @@ class World:
         if not self._is_kept():  # somebody is guaranteed more than that
             self.given = before
             return
-        self.ever_given.append(deepcopy(self.given))
-        for service in services:
-            service.put(kind, name, entries[name], ANN)
+        try:
+            for service in services:
+                service.put(kind, name, entries[name], ANN)
+        except PolicyError:  # as the tenant's administrator has divided what is guaranteed
+            self.given = before
+        else:
+            self.ever_given.append(deepcopy(self.given))
 
     def change(self, service: PolicyService, batch: int) -> Iterator[str]:
         """Let the tenant's administrator change something, and yield what becomes of each attempt."""
@@ -342,11 +349,11 @@ class Run:
         self.admitted: Counter[Name] = Counter()
         self.rejected: Counter[Name] = Counter()
 
-    def batch(self, rows: list[tuple[Name, int | None]], after_ms: int) -> None:
+    def batch(self, rows: list[tuple[Name, int | None, int]], after_ms: int) -> None:
         """Offer rows, and decide them."""
         job, admitted, rejected = self.job, len(self.job.admitted), len(self.job.rejected)
         job.offer(rows)
-        self.offered.update(name for name, _ in rows)
+        self.offered.update(name for name, *_ in rows)
         job.trigger(after_ms)
         self.admitted.update(row.namespace for row in job.admitted[admitted:])
         self.rejected.update(each.row.namespace for each in job.rejected[rejected:])
@@ -387,13 +394,16 @@ def run_worlds(seed: str, worlds: int = WORLDS) -> Counter[str]:
         if batch in CHANGED_BEFORE:
             for world in drawn if batch else ():
                 if draw.random() < 0.3:
-                    world.give([kept, service])
+                    world.give([service, kept])
                     counts["given"] += 1
             counts.update(outcome for world in drawn for outcome in world.change(service, batch))
             before.job.set_policies(kept.document())
             after.job.set_policies(service.document())
-        rows: list[tuple[Name, int | None]] = [
-            (name, world.size_bytes) for world in drawn for name, n in world.sends.items() for _ in range(n[batch])
+        rows: list[tuple[Name, int | None, int]] = [
+            (name, world.size_bytes, world.units)
+            for world in drawn
+            for name, n in world.sends.items()
+            for _ in range(n[batch])
         ]
         after_ms = draw.choice([300, 1000, 1000, 2500])
         for run in (before, after):

@@ -76,7 +76,7 @@ class MadeUpJob:
 
     def batch(
         self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1,
-        used_ms: Mapping[str, int] = NOTHING, unattributed_ms: int = 0,
+        used_ms: Mapping[str, int] = NOTHING, unattributed_ms: int = 0, units: int = 0,
     ) -> int:  # fmt: skip
         """Offer so many messages of each namespace, and return the batch's number.
 
@@ -84,6 +84,8 @@ class MadeUpJob:
         ----------
         used_ms
             The processing time that the batch is charged, by namespace.
+        units
+            What each message counts.
         """
         self.now_ms += int(1000 * seconds)
         end = self.plane.next_epoch(self.epoch)
@@ -95,7 +97,7 @@ class MadeUpJob:
         if end != self.epoch:
             self.state = under_epoch(self.state, row, before, after, now_ms=self.now_ms)
         self.policy, self.epoch, self.number = after, end, self.number + 1
-        rows = [(name, size_bytes) for name, count in offered.items() for _ in range(count)]
+        rows = [(name, size_bytes, units) for name, count in offered.items() for _ in range(count)]
         try:
             plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms)
         except QueueOverflowError:

@@ -115,7 +115,7 @@ def test_single_entries_are_got_and_updated() -> None:
 def test_what_does_nothing_is_noted() -> None:
     (note,) = answer("tenant", "create", "acme", "publish.burst_seconds=5")["notes"]
     said = "tenants.acme.publish.burst_seconds does nothing without"
-    assert note == f"{said} messages_per_second, bytes_per_second or request_percentage"
+    assert note == f"{said} messages_per_second, bytes_per_second, units_per_second or request_percentage"
 
 
 def test_exemptions_are_listed() -> None:
@@ -348,7 +348,7 @@ def test_explain_shows_the_burst_the_largest_message_and_the_weight(gold: None, 
     quota = ["publish.messages_per_second=40", "publish.burst_seconds=2.5", "publish.max_message_bytes=3KiB"]
     run("tenant", "create", "blue", *quota, "publish.weight=7")
     level = next(each for each in answer("explain", "blue/x")["levels"] if each["level"] == "tenant")
-    assert (level["burst"], level["weight"], level["bounds"]) == ([100, None], 7, {"max_message_bytes": 3072})
+    assert (level["burst"], level["weight"], level["bounds"]) == ([100, None, None], 7, {"max_message_bytes": 3072})
     lines = run("explain", "blue/x").stdout.splitlines()
     head = next(line for line in lines if line.startswith("level"))
     assert re.split(r"\s{2,}", head.strip()) == [
@@ -387,7 +387,7 @@ def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:
     control = tmp_path / "control"
     run_batch(control, ["acme/x"] * 7)
     found = answer("explain", "acme/x", "--control", str(control))
-    assert found["last_batch"]["waiting"] == [4, 400]
+    assert found["last_batch"]["waiting"] == [4, 400, 0]
     assert found["predicted_release_ms"] == 2500
     text = run("explain", "acme/x", "--control", str(control)).stdout
     assert "time until the backlog is gone, if nothing more arrives: 2.5 s, by the quota of resource group gold" in text

@@ -316,8 +316,15 @@ def test_fields_have_the_same_names_at_the_command_line_and_in_the_api(
     (job,) = served_over(store, folder, watch=watch).client().get(f"{v2}/status").json()["jobs"]
     shown = answer("status", "--control", str(control), "--level", "job")
     assert shown.keys() - job.keys() == {"epoch"}
-    of_share = {"share_messages_per_second", "share_bytes_per_second", "utilisation"}  # `shared` has them there
-    assert job["scopes"][0].keys() - shown["scopes"][0].keys() == {"balance_messages", "balance_bytes", *of_share}
+    of_share = {
+        "share_messages_per_second",
+        "share_bytes_per_second",
+        "share_units_per_second",
+        "utilisation",
+    }  # `shared` has them there
+    assert job["scopes"][0].keys() - shown["scopes"][0].keys() == {
+        "balance_messages", "balance_bytes", "balance_units", *of_share,
+    }  # fmt: skip
     assert {key: shown[key] for key in ("batch", "batch_time_ms", "store_revision", "listening")} == {
         key: job[key] for key in ("batch", "batch_time_ms", "store_revision", "listening")
     }

@@ -25,7 +25,7 @@ NAME = "acme/in"
 def decided(job: MadeUpJob) -> list[Decided]:
     """Return what three batches become, of a namespace in the group gold and one in the group iron."""
     for _ in range(3):
-        job.batch({NAME: 20, "other/in": 20})
+        job.batch({NAME: 20, "other/in": 20}, units=1000)
     return job.decided
 
 
@@ -79,7 +79,8 @@ def test_field_of_a_group_acts(trial: Callable[[Direction], Trial], key: str, di
     if key == "weight":
         made.put_job({direction: {"messages_per_second": 6, "burst_seconds": 1}})
     if key in GUARANTEES:
-        have = {"bytes_per_second": 6_000} if "bytes" in key else {"messages_per_second": 6}
+        amount = next((each for each in ("bytes", "units") if each in key), None)
+        have = {f"{amount}_per_second": 6_000} if amount else {"messages_per_second": 6}
         made.put_job({direction: {**have, "burst_seconds": 1}})
         made.put_timed(direction)
     beside, value = QUOTA[key]

@@ -13,9 +13,10 @@ import pytest
 
 from spark_throttle.admin.cli.watch import worst
 from spark_throttle.admin.watch.batch_numbers import MOST_NAMED, OTHER, TimeTotals
-from spark_throttle.admin.watch.job_numbers import Pair, balances_of, rates_of, used_ratios
+from spark_throttle.admin.watch.job_numbers import balances_of, rates_of, used_ratios
 from spark_throttle.admin.watch.metrics import TOP_NAMESPACES, throttle_time_seconds
 from spark_throttle.core.batch.decisions import REASONS
+from spark_throttle.status.explanation import Numbers
 from spark_throttle.status.status import read_status
 from spark_throttle.status.time_status import JobTime, TimeStatus
 from spark_throttle.store.file.file_store import FileStore
@@ -75,7 +76,7 @@ def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
     whole = balances_of(view)["resource_group", "gold"][1]
     part = np.full_like(view.epoch_policy.shared.rate_micro_per_ms, 7_000)
     shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=part))
-    assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None), (7.0, None))
+    assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None, None), (7.0, None, None))
 
 
 @pytest.mark.slow
@@ -258,11 +259,18 @@ def test_histogram_of_waiting_times_counts_every_admitted_message(world: World) 
 @pytest.mark.parametrize(
     ("held", "rate", "seconds"),
     [
-        ((-10.0, None), (20.0, None), 0.5), ((5.0, -300.0), (20.0, 100.0), 3.0), ((5.0, 5.0), (1.0, 1.0), 0.0),
-        ((None, None), (None, None), None), ((-1.0, None), (0.0, None), float("inf")), ((0.0, None), (0.0, None), 0.0),
+        ((-10.0, None, None), (20.0, None, None), 0.5),
+        ((5.0, -300.0, None), (20.0, 100.0, None), 3.0),
+        ((5.0, None, -8.0), (20.0, None, 2.0), 4.0),
+        ((5.0, 5.0, None), (1.0, 1.0, None), 0.0),
+        ((None, None, None), (None, None, None), None),
+        ((-1.0, None, None), (0.0, None, None), float("inf")),
+        ((0.0, None, None), (0.0, None, None), 0.0),
     ],
-)  # fmt: skip
-def test_throttle_time_is_of_the_dimension_that_takes_longest(held: Pair, rate: Pair, seconds: float | None) -> None:
+)
+def test_throttle_time_is_of_the_dimension_that_takes_longest(
+    held: Numbers, rate: Numbers, seconds: float | None
+) -> None:
     assert throttle_time_seconds(held, rate) == seconds
 
 

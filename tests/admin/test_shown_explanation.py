@@ -36,7 +36,7 @@ def test_explain_shows_a_share_beside_its_quota(tmp_path: Path) -> None:
     run_batch(tmp_path, ["acme/x"] * 7)
     found = explain_job(str(tmp_path), "acme/x")
     assert " share " not in on_screen(_as_sheet(found))
-    with_share = replace(found, levels=tuple(replace(level, share=(0.5, None)) for level in found.levels))
+    with_share = replace(found, levels=tuple(replace(level, share=(0.5, None, None)) for level in found.levels))
     heads, *_ = (line for line in on_screen(_as_sheet(with_share)).splitlines() if line.startswith("level"))
     assert heads.split()[:6] == ["level", "scope", "messages/s", "bytes/s", "share", "burst"]
 

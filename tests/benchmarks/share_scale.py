@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_throttle.control.demand import DemandMeter, SharedScopes
 from spark_throttle.core.arithmetic.rate_codes import encode
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.exchange import FileExchange
 from spark_throttle.sharing.peers import Update
@@ -91,12 +91,12 @@ class RealJob:
         """Return what the job's decider would report."""
         n = len(self._names)
         at = np.flatnonzero(rng.random(n) < churn)
-        demand[at] = rng.integers(1, 5_000, (len(at), 3))
+        demand[at] = rng.integers(1, 5_000, (len(at), len(Dimension)))
         nothing = np.zeros(n, dtype=np.int64)
         return UsageReport(
             1, self.policy.revision, self._clock_ms, self._names, nothing - 1, np.arange(n), nothing + 1,
             demand, demand, 0 * demand, 0 * demand, demand, nothing, nothing,
-            np.zeros((len(self.policy.shared), 3), dtype=np.int64), NEVER_MS, NEVER_MS, NEVER_MS,
+            np.zeros((len(self.policy.shared), len(Dimension)), dtype=np.int64), NEVER_MS, NEVER_MS, NEVER_MS,
         )  # fmt: skip
 
     def cycle(self, report: UsageReport) -> float:
@@ -148,7 +148,7 @@ def measure(namespaces: int, churn: float, seed: int = 82) -> dict[str, float]:
             fakes.append(FakeJob(member, register, _made_up(id_of[(homes == job).any(axis=1)])))
         _ = SharedScopes.of(policy, "publish")
         real = RealJob(policy, names, exchange)
-        demand = rng.integers(1, 5_000, (len(mine), 3))
+        demand = rng.integers(1, 5_000, (len(mine), len(Dimension)))
         cycles = _CYCLES[churn] if namespaces <= 100_000 else max(3, _CYCLES[churn] // 5)
         timed: list[float] = []
         warm_bytes = real_warm_bytes = 0

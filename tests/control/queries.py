@@ -21,7 +21,7 @@ from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import under_epoch
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, CompiledPolicy
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, CompiledPolicy, Dimension
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import UsageReport, by_scope, pack_usage
 from spark_throttle.files.storage import Directory
@@ -159,9 +159,11 @@ class Query:
         names = pa.array(list(admitted or {}), pa.string())
         policy, state = self.plane.epochs.policy(self.epoch), self.decider()
         found = match(names, policy)
-        used = np.array([(*each, 0, 0) for each in (admitted or {}).values()], dtype=np.int64).reshape(-1, 4)
+        used = np.array([(*each, 0, 0) for each in (admitted or {}).values()], dtype=np.int64).reshape(
+            -1, len(Dimension)
+        )
         nothing = np.zeros(len(names), dtype=np.int64)
-        left = np.stack([nothing + waiting, nothing, nothing], axis=1)
+        left = np.stack([nothing + waiting, *[nothing] * (len(Dimension) - 1)], axis=1)
         taken = by_scope(found.shared_scope, used, len(policy.shared))
         shared = state.shared.debited(taken, policy, MIN_BALANCE_MICRO)
         return UsageReport(

@@ -109,9 +109,9 @@ def test_operating_has_every_metric_and_no_other() -> None:
         r"^# TYPE spark_throttle_(\w+) ", exposed(JobWatch({}), open_store("memory:")).decode(), re.MULTILINE
     )
     text = (DOCS / "operating.md").read_text()
-    # The table says of three counters that they exist of bytes too.
+    # The table says of three counters that they exist of bytes and units too.
     written = words_in_code(DOCS / "operating.md")
-    said = {name for name in names if name in written or name.replace("_bytes_total", "_messages_total") in written}
+    said = {name for name in names if {name, re.sub("_(bytes|units)_total", "_messages_total", name)} & written}
     assert set(names) == said
     assert set(re.findall(r"spark_throttle_(\w+)", text)) <= set(names)
 
@@ -130,7 +130,7 @@ def test_several_jobs_and_documents_have_every_policy_of_division() -> None:
 
 def test_operating_names_the_columns_of_the_usage_table() -> None:
     written = words_in_code(DOCS / "operating.md")
-    said = {name for name in USAGE_SCHEMA.names if {name, re.sub(r"_(messages|bytes)$", "", name)} & written}
+    said = {name for name in USAGE_SCHEMA.names if {name, re.sub(r"_(messages|bytes|units)$", "", name)} & written}
     assert said == set(USAGE_SCHEMA.names)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.spark import pipeline
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
@@ -70,6 +70,31 @@ def test_namespaces_are_held_to_their_own_limits_and_rules_and_an_observing_quot
     assert told[12] == ("REJECT", "throttling", "namespace", "bytes", "t/size", 20, 0)
     assert sum(row["delayed_ms"] for row in lake.usage("namespace", "t/count")) >= 2 * 300
     assert lake.usage("tenant", "w")[0]["observed_messages"] == 3
+
+
+def test_units_of_an_expression_are_held_to_their_quotas_and_counted(lake: Lake) -> None:
+    """Of 300 units a second with a burst of 150 each row of 20 takes 40: what left is recounted from what was kept."""
+    group = publish(units_per_second=300, burst_seconds=0.5, max_message_units=100)
+    limits = policies(resource_groups={"g": group}, tenants={"t": {"resource_group": "g"}}, job={"unit": "tokens"})
+    sizes = dict.fromkeys(range(16), 20) | {20: 60, 21: None, 22: -1}
+    lake.offer((i, f"t/n{i % 2}", size) for i, size in sizes.items())
+    with pytest.raises(PolicyError, match=r"it counts units \(tokens\), and the job does not say what its rows cost"):
+        lake.throttle(limits)
+    lake.run(limits, has_usage=True, units="2 * size", size="length(ns)")
+    assert lake.admitted_ids == list(range(16))
+    assert {row["id"]: row["throttle"]["reason"] for row in lake.rejected} == {
+        20: "units_too_large", 21: "units_missing", 22: "units_negative"
+    }  # fmt: skip
+    (too_large,) = [row["throttle"] for row in lake.rejected if row["id"] == 20]
+    assert (too_large["level"], too_large["scope"], too_large["dimension"]) == ("resource_group", "g", "units")
+    at = [(row["batch_time"], row["admitted_units"]) for row in lake.usage("resource_group", "g")]
+    kept = [sum(2 * size for _, _, size in rows if size) for _, rows in sorted(lake.kept.items()) if rows]
+    assert [units for _, units in at if units] == kept
+    assert len(kept) > 1
+    for start in range(len(at)):
+        for end in range(start, len(at)):
+            seconds = (at[end][0] - at[start][0]).total_seconds()
+            assert sum(units for _, units in at[start : end + 1]) <= 150 + 300 * seconds + 40
 
 
 def test_decided_rows_leave_in_order_and_those_that_an_observing_quota_would_hold_are_marked(lake: Lake) -> None:

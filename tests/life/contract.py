@@ -21,7 +21,9 @@ MICRO: Final = 1_000_000
 MAX_NAME_BYTES: Final = 1024
 MAX_SIZE_BYTES: Final = 2**36
 
-BUDGETS: Final = tuple(f"{what}_per_{period}" for what in ("messages", "bytes") for period in ("hour", "day", "month"))
+BUDGETS: Final = tuple(
+    f"{what}_per_{period}" for what in ("messages", "bytes", "units") for period in ("hour", "day", "month")
+)
 
 Level: TypeAlias = Literal["namespace", "tenant", "group", "job"]
 Key: TypeAlias = tuple[Level, str]
@@ -152,7 +154,7 @@ def refusal_of(contracts: Contracts, name: Name, size_bytes: int | None) -> Refu
     narrowest = contracts.of(text_of(name)).narrowest
     if narrowest is None or (size_bytes or 0) <= narrowest.max_message_bytes:
         return None
-    return Refusal("size_too_large", *narrowest.key)
+    return Refusal(f"{'units' if contracts.amount == 'units' else 'size'}_too_large", *narrowest.key)
 
 
 class Contracts:
@@ -225,14 +227,21 @@ class Contracts:
             return named[min(globs, key=_least_specific_last)], False
         return self.document.defaults, True
 
+    @cached_property
+    def amount(self) -> str:
+        """What the second dimension is: bytes, or units, of which each row has as many."""
+        said = self.document.model_dump_json(exclude_defaults=True)
+        return "units" if "units_per_" in said or "max_message_units" in said else "bytes"
+
     def _scope(self, key: Key, policy: ScopePolicy) -> Scope:
         quota: Quota = getattr(policy, self._direction)
-        rates = (quota.messages_per_second, quota.bytes_per_second)
+        rates = (quota.messages_per_second, getattr(quota, f"{self.amount}_per_second"))
         limits = (_limit(rates[0], quota), _limit(rates[1], quota))
-        bound = MAX_SIZE_BYTES if quota.max_message_bytes is None else quota.max_message_bytes
+        most = getattr(quota, f"max_message_{self.amount}")
+        bound = MAX_SIZE_BYTES if most is None else most
         percentage = quota.request_percentage
         time = None if percentage is None else _limit(percentage * 10, quota)
-        claims = quota.guaranteed_messages_per_second, quota.guaranteed_bytes_per_second
+        claims = quota.guaranteed_messages_per_second, getattr(quota, f"guaranteed_{self.amount}_per_second")
         messages, in_bytes = (None if claim is None else int(claim * 1000) for claim in claims)
         burst_ms = int(quota.burst_seconds * 1000)
         budgets = tuple((each, most) for each in BUDGETS if (most := getattr(quota, each)) is not None)

@@ -66,7 +66,7 @@ def _reasons(world: World, batch: SimulatedBatch) -> Iterator[str]:
             is_right = letter.reason in _OF_EXCESS
         else:
             level, scope = _WORDS.get(refusal.level, refusal.level), refusal.scope or refusal.level
-            dimension = None if refusal.level is None else "bytes"
+            dimension = None if refusal.level is None else contracts.amount
             is_right = (letter.reason, letter.level, letter.dimension) == (refusal.reason, level, dimension)
             is_text = not isinstance(letter.row.namespace, bytes)
             is_right &= letter.scope == scope or not is_text

@@ -61,6 +61,9 @@ LONGEST_PLANNING_MS: Final = 3_000
 """Longest time between an epoch and its batch."""
 
 
+_LIVES_IN_UNITS: Final = 0.3
+
+
 @dataclass(frozen=True, slots=True)
 class Birth:
     """What a life begins with."""
@@ -71,6 +74,9 @@ class Birth:
 
     row_ns: tuple[tuple[str, int], ...] = ()
     """The processing time that a row takes, by tenant; none is measured where it is empty."""
+
+    counts_units: bool = False
+    """Whether its policies say of units what the documents say of bytes; each row has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,8 @@ def draw_script(
     is_sharing = rng.random() < 0.3 and any(rule in RULES_OF_SHARING for rule in chosen) and not tempers.has("budget")
     chosen = tuple(rule for rule in chosen if is_sharing or rule not in RULES_OF_SHARING)
     row_ns = draw_costs(random.Random(f"costs of {seed}/{number}")) if tempers.has("time") else ()
-    birth = Birth(document, is_sharing, row_ns)
+    counts_units = not is_sharing and random.Random(f"units of {seed}/{number}").random() < _LIVES_IN_UNITS
+    birth = Birth(document, is_sharing, row_ns, counts_units)
     return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
 
 
@@ -178,7 +185,7 @@ class Life:
         if self.birth.is_sharing:
             self.exchange = SimulatedExchange(SETTINGS)
         try:
-            job = SimulatedJob(self.birth.document, exchange=self.exchange)
+            job = SimulatedJob(self._as_counted(self.birth.document), exchange=self.exchange)
         except PolicyError:
             job = SimulatedJob({"version": 1}, exchange=self.exchange)
         job.cost_ns = costs(self.birth.row_ns)
@@ -221,7 +228,10 @@ class Life:
         for text, size, count in rows:
             is_broken = text is not None and any("\udc80" <= letter <= "\udcff" for letter in text)
             name: Name = text.encode(errors="surrogateescape") if text is not None and is_broken else text
-            self.job.offer([(name, size)] * count)
+            self.job.offer([(name, size, size if self.birth.counts_units else 0)] * count)
+
+    def _as_counted(self, document: policies.Document) -> policies.Document:
+        return policies.in_units(document) if self.birth.counts_units else document
 
     def trigger(self, after_ms: int, *, may_refuse: bool = False, **options: Any) -> None:
         """Let the job run a batch if one is due."""
@@ -286,7 +296,7 @@ class Life:
     def set_policies(self, document: policies.Document) -> None:
         """Put other policies in force; those that are refused whole leave the ones before."""
         with contextlib.suppress(PolicyError):
-            self.job.set_policies(document)
+            self.job.set_policies(self._as_counted(document))
             for name, peer in self.peers.items():
                 peer.want(self.job.policies, self._wanted[name])
             self._changed_ms = self.job.steady_ms

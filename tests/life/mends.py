@@ -175,8 +175,8 @@ MENDS: Final = (
         (
             (
                 "core/limits/size_bounds.py",
-                "np.flatnonzero(size_bytes > bounds.min(axis=1)[flow])",
-                "np.flatnonzero(size_bytes > MAX_SIZE_BYTES)",
+                "np.flatnonzero(amount > bounds.min(axis=1)[flow])",
+                "np.flatnonzero(amount > most)",
             ),
         ),
     ),
@@ -235,8 +235,8 @@ MENDS: Final = (
         (
             (
                 "core/fair/work.py",
-                "work_of_time(price_ns[flow], each_ms[0])",
-                "np.where(each_ms[0] > 0, MESSAGE, 0)",
+                "work_of_time(price_ns[flow], others[-1])",
+                "np.where(others[-1] > 0, MESSAGE, 0)",
             ),
         ),
     ),

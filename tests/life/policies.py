@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,11 +17,12 @@ from typing import Any, Final, TypeAlias
 from pydantic import BaseModel
 
 from spark_throttle.errors import PolicyError
+from spark_throttle.policy import quotas
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, ScopePolicy, TenantPolicy
-from spark_throttle.policy.quotas import BOUNDS, GUARANTEES, Quota
+from spark_throttle.policy.quotas import UNIT_KEYS, Quota
 from spark_throttle.testing.simulation.exchange import START_MS
-from tests.life.contract import BUDGETS
+from tests.life import contract
 from tests.oracle.setting_values import settings_of, values_of
 
 Document: TypeAlias = dict[str, Any]
@@ -41,6 +43,10 @@ _PARTS: Final[dict[str, type[BaseModel]]] = {
     "resource_groups": GroupPolicy, "tenants": TenantPolicy, "namespaces": NamespacePolicy, "defaults": NamespacePolicy,
     "job": ScopePolicy,
 }  # fmt: skip
+# A life that counts units says of them what is drawn of bytes (`in_units`).
+BOUNDS, GUARANTEES, BUDGETS = (
+    tuple(key for key in keys if key not in UNIT_KEYS) for keys in (quotas.BOUNDS, quotas.GUARANTEES, contract.BUDGETS)
+)
 _RATES: Final = ("messages_per_second", "bytes_per_second")
 ZONES: Final = ("UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns")
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
@@ -97,6 +103,24 @@ def kept(document: Document) -> Document:
             for key in GUARANTEES:
                 quota.pop(key, None)
     return document
+
+
+def in_units(part: Any) -> Any:
+    """Return a document, or a part of it, that says of units what it said of bytes; but for the bounds of the queue.
+
+    Examples
+    --------
+    >>> in_units({"job": {"publish": {"bytes_per_day": 5}}, "queue": {"bytes": 7}})
+    {'job': {'publish': {'units_per_day': 5}}, 'queue': {'bytes': 7}}
+    """
+    if not isinstance(part, dict):
+        return part
+    return {
+        re.sub("^bytes_per|^guaranteed_bytes|^max_message_bytes", lambda key: key[0].replace("bytes", "units"), key): (
+            in_units(value)
+        )
+        for key, value in part.items()
+    }
 
 
 def _quota(rng: random.Random, tempers: Tempers) -> Document:
@@ -333,7 +357,9 @@ def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
     entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
     for part, values in ((Quota, entry.setdefault("publish", {})), (_PARTS[section], entry)):
         for key in settings_of(part):
-            if key not in (*BUDGETS, "fair_between") and (values.pop(key, None) is None or rng.random() < 0.7):
+            if key not in (*BUDGETS, *UNIT_KEYS, "fair_between") and (
+                values.pop(key, None) is None or rng.random() < 0.7
+            ):
                 values[key] = rng.choice(values_of(key, BOUND_VALUES))
 
 

@@ -14,7 +14,7 @@ from tests.effort import examples, thorough_after
 from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import LAW_NAMES, Birth, Life, draw_script
-from tests.life.policies import KINDS, Tempers, changed, first
+from tests.life.policies import KINDS, Tempers, changed, first, in_units
 from tests.life.run import Tally, broken_by, main, report
 from tests.life.shrink import shrunk
 from tests.life.steps import RULES
@@ -47,7 +47,7 @@ def test_lives_draw_every_key_of_a_policy() -> None:
     drawn = keys_of(document)
     for _ in range(500):
         document = changed(rng, tempers, document, [])
-        drawn |= keys_of(document)
+        drawn |= keys_of(document) | keys_of(in_units(document))
     models = (PolicyDocument, GroupPolicy, NamespacePolicy, QueuePolicy, Quota)
     of_publish = {key for model in models for key in model.model_fields} - {"dispatch", "read_throttling"}
     of_publish -= {"locked"}  # who may change an entry decides about no row

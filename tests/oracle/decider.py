@@ -26,7 +26,7 @@ from tests.oracle.history import pins
 from tests.oracle.reference import ReferencePlan, reference_admission
 from tests.oracle.reference_change import reference_epoch
 from tests.oracle.reference_usage import Decision
-from tests.oracle.worlds import make_arrivals, with_tokens
+from tests.oracle.worlds import ArrivingRow, make_arrivals, with_tokens
 
 START_MS = 1_760_000_000_000
 """The batch time to which `Decider.batch` adds `at_ms`."""
@@ -55,7 +55,7 @@ class Decider:
     def batch(
         self,
         at_ms: int,
-        rows: Iterable[tuple[str | None, int | None]] = (),
+        rows: Iterable[ArrivingRow] = (),
         tokens: dict[str, tuple[float, float]] | None = None,
     ) -> list[Decision]:
         """Return the decisions of one batch.

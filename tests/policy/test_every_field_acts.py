@@ -46,7 +46,7 @@ SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
 }
 BATCHES = ("acme/x", "acme/x", "acme/y"), ("acme/x", "acme/y", "acme/y"), ("acme/x",)
 TIMES_MS = 1_000_000, 1_001_000, 1_004_000
-SIZE_BYTES = 100
+SIZE_BYTES = UNITS = 100
 
 HELD = {"messages_per_second": 0}
 """Holds rows, so that what bounds them can act."""
@@ -58,6 +58,7 @@ CLOSED = {"namespaces": {"acme/x": {"publish": HELD}}}
 QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     "messages_per_second": ({}, 0),
     "bytes_per_second": ({}, 0),
+    "units_per_second": ({}, 0),
     "burst_seconds": ({"messages_per_second": 0.1}, 1),
     "weight": ({"messages_per_second": 100}, 9),
     "on_excess": (HELD, "reject"),
@@ -66,6 +67,7 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     **dict.fromkeys((key for key, _, _ in BUDGETS), ({}, 1)),
     "guaranteed_messages_per_second": ({}, 1),
     "guaranteed_bytes_per_second": ({}, 100),
+    "guaranteed_units_per_second": ({}, 100),
     "guaranteed_request_percentage": ({"guaranteed_messages_per_second": 1}, 0),
 }
 """What each key of a quota is tried with: what stands beside it, and a value that decides otherwise."""
@@ -99,7 +101,7 @@ def decided(
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
         row = ControlRow(turn, None, PayingTime(now_ms, now_ms))
         state = under_epoch(state, row, policy, policy, now_ms=now_ms)
-        arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
+        arrivals = make_arrivals([(name, SIZE_BYTES, UNITS) for name in names])
         try:
             plan = plan_admission(state, arrivals, policy, now_ms=now_ms)
         except QueueOverflowError:
@@ -140,7 +142,8 @@ def leaves(model: type[BaseModel]) -> Iterator[str]:
             yield from (f"{name}.{inner}" for inner in leaves(ExceptionPolicy) if inner not in ("until", "reason"))
         # Their trials need a sink that answers, and a calendar: test_destinations, test_budgets, test_schedules of
         # tests/control. A schedule sets what an exception does.
-        elif name not in ("destination", "time_zone", "schedule"):
+        # A unit is a word: tests/status.
+        elif name not in ("destination", "time_zone", "schedule", "unit"):
             yield name
 
 
@@ -205,7 +208,8 @@ def guaranteed(path: str, direction: str, key: str) -> tuple[dict[str, Any], dic
     Rows take no time here. So a guarantee of none is tried, beside one of messages, where some quota counts time.
     """
     beside, value = QUOTA[key]
-    limit = {"bytes_per_second": 100} if "bytes" in key else {"messages_per_second": 1}
+    amount = next((each for each in ("bytes", "units") if each in key), None)
+    limit = {f"{amount}_per_second": 100} if amount else {"messages_per_second": 1}
     documents = []
     for quota in (beside, beside | {key: value}):
         document = {"job": {direction: {**limit, "burst_seconds": 10}}, **at(path, {direction: quota})}
@@ -267,7 +271,7 @@ def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     values = {"burst_seconds": 5} if key == "burst_seconds" else {"on_excess": "reject"}
     (note,) = notes_on_document(parse_document({"tenants": {"acme": {"publish": values}}}))
     said = f"tenants.acme.publish.{key} does nothing without"
-    assert note == f"{said} messages_per_second, bytes_per_second or request_percentage"
+    assert note == f"{said} messages_per_second, bytes_per_second, units_per_second or request_percentage"
 
 
 @pytest.mark.parametrize(("document", "said"), [

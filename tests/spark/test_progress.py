@@ -55,8 +55,10 @@ def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_i
     assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (17, 11)
     assert (told["inputRowsPerSecond"], told["processedRowsPerSecond"]) == (34.0, 8.5)
     assert told["throttle"] == {
-        "offered_messages": 17, "offered_bytes": 150, "admitted_messages": 11, "admitted_bytes": 110,
-        "rejected_messages": 3, "rejected_bytes": 10, "waiting_messages": 3, "waiting_bytes": 30,
+        "offered_messages": 17, "offered_bytes": 150, "offered_units": 0,
+        "admitted_messages": 11, "admitted_bytes": 110, "admitted_units": 0,
+        "rejected_messages": 3, "rejected_bytes": 10, "rejected_units": 0,
+        "waiting_messages": 3, "waiting_bytes": 30, "waiting_units": 0,
         "sparkNumInputRows": 42,
     }  # fmt: skip
     assert [source["description"] for source in told["sources"]] == ["FileStreamSource[/events]", "RateStreamSource"]

@@ -96,8 +96,13 @@ def test_explain_has_every_level_with_its_quota(store: MemoryStore) -> None:
         ("namespace", "acme/own"), ("tenant", "acme"), ("resource_group", "iron"), ("job", "job"),
     ]  # fmt: skip
     own = found.levels[0]
-    assert (own.per_second, own.burst, own.weight, own.on_excess) == ((None, 1024.0), (None, 10240.0), 3, "delay")
-    assert explain_policy(store, "blue/x", "dispatch").levels[0].per_second == (7.0, None)
+    assert (own.per_second, own.burst, own.weight, own.on_excess) == (
+        (None, 1024.0, None),
+        (None, 10240.0, None),
+        3,
+        "delay",
+    )
+    assert explain_policy(store, "blue/x", "dispatch").levels[0].per_second == (7.0, None, None)
     assert explain_policy(store, "infra/x", "publish").levels == ()
 
 
@@ -140,14 +145,14 @@ def run_batch(
 def test_explain_shows_balance_backlog_and_predicted_release(tmp_path: Path) -> None:
     found = run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
     assert found.last_batch is not None
-    assert (found.last_batch.batch_id, found.last_batch.offered) == (0, (7, 700))
+    assert (found.last_batch.batch_id, found.last_batch.offered) == (0, (7, 700, 0))
     group = next(level for level in found.levels if level.level == "resource_group")
-    assert group.balance == (-1.0, None)  # 2 held, 3 admitted: 1 is owed
+    assert group.balance == (-1.0, None, None)  # 2 held, 3 admitted: 1 is owed
     assert group.waiting is not None
     assert group.waiting[0] == 7
     assert group.release_ms == (7 + 1) * 500  # 7 wait and 1 is owed, at 2 a second
     assert found.predicted_release_ms == 4000
-    assert next(level for level in found.levels if level.level == "namespace").balance == (None, None)
+    assert next(level for level in found.levels if level.level == "namespace").balance == (None, None, None)
 
 
 def test_explain_and_status_show_what_is_guaranteed_and_what_of_it_is_in_force(tmp_path: Path) -> None:
@@ -160,11 +165,11 @@ def test_explain_and_status_show_what_is_guaranteed_and_what_of_it_is_in_force(t
     }
     found = run_batch(tmp_path, ["acme/x"] * 3, values=values)
     tenant = next(level for level in found.levels if level.level == "tenant")
-    assert (tenant.guaranteed, tenant.guaranteed_percentage) == ((4.0, None), 5.0)
-    assert tenant.guaranteed_in_force == (None, None)
-    assert read_status(str(tmp_path)).of_level("tenant")["acme"].guaranteed == (4.0, None)
+    assert (tenant.guaranteed, tenant.guaranteed_percentage) == ((4.0, None, None), 5.0)
+    assert tenant.guaranteed_in_force == (None, None, None)
+    assert read_status(str(tmp_path)).of_level("tenant")["acme"].guaranteed == (4.0, None, None)
     elsewhere = next(level for level in explain_job(str(tmp_path), "acme/there").levels if level.level == "tenant")
-    assert elsewhere.guaranteed == (None, None)  # it is guaranteed in the tenant's own group
+    assert elsewhere.guaranteed == (None, None, None)  # it is guaranteed in the tenant's own group
     directory = Directory(str(tmp_path))
     epoch = newest_epoch(directory)
     assert epoch is not None
@@ -175,8 +180,8 @@ def test_explain_and_status_show_what_is_guaranteed_and_what_of_it_is_in_force(t
         replace(epoch, number=epoch.number + 1, share_micro_per_ms=share), policy
     )
     tenant = next(level for level in explain_job(str(tmp_path), "acme/x").levels if level.level == "tenant")
-    assert (tenant.guaranteed, tenant.guaranteed_in_force) == ((4.0, None), (2.0, None))
-    assert read_status(str(tmp_path)).of_level("tenant")["acme"].guaranteed == (2.0, None)
+    assert (tenant.guaranteed, tenant.guaranteed_in_force) == ((4.0, None, None), (2.0, None, None))
+    assert read_status(str(tmp_path)).of_level("tenant")["acme"].guaranteed == (2.0, None, None)
 
 
 def test_explain_shows_what_a_namespaces_own_bucket_holds_and_when_its_debt_is_paid(tmp_path: Path) -> None:
@@ -184,7 +189,7 @@ def test_explain_shows_what_a_namespaces_own_bucket_holds_and_when_its_debt_is_p
     own = found.levels[0]
     assert own.waiting is not None
     held = 10_240 - 100 * (120 - own.waiting[0])
-    assert own.balance == (None, held)
+    assert own.balance == (None, held, None)
     assert held < 0
     owed = own.waiting[1] - held
     assert own.release_ms == pytest.approx(1000 * owed / 1024, abs=1)
@@ -208,16 +213,16 @@ def test_a_backlog_leaves_at_the_jobs_share_of_a_quota_and_at_the_quota_while_it
     found = explain_job(str(tmp_path), "acme/x")
     assert found.predicted_release_ms == release_ms  # 7 wait and 1 is owed
     shares_shown = {level.level: level.share for level in found.levels}
-    assert shares_shown == {**dict.fromkeys(shares_shown, (None, None)), "resource_group": (share, None)}
+    assert shares_shown == {**dict.fromkeys(shares_shown, (None, None, None)), "resource_group": (share, None, None)}
     narrow = explain_job(str(tmp_path), "acme/x", is_wide=False)
-    assert all(level.share == (None, None) for level in narrow.levels)
+    assert all(level.share == (None, None, None) for level in narrow.levels)
 
 
 def test_explain_of_an_idle_namespace_has_no_release(tmp_path: Path) -> None:
     run_batch(tmp_path, ["acme/x"] * 9)
     found = explain_job(str(tmp_path), "blue/x")
     assert found.last_batch is not None
-    assert found.last_batch.offered == (0, 0)
+    assert found.last_batch.offered == (0, 0, 0)
     assert found.predicted_release_ms is None
 
 
@@ -226,10 +231,10 @@ def test_tenant_is_explained_with_its_levels_and_its_namespaces_that_wait(tmp_pa
     found = explain_job(str(tmp_path), "acme")
     assert (found.rule, found.matched, found.resource_group) == ("tenant", "acme", "gold")
     levels = [(level.level, level.scope, level.waiting) for level in found.levels]
-    held = (9, 900)  # 3 of 12 were admitted: 2 that the group had, and 1 on credit
+    held = (9, 900, 0)  # 3 of 12 were admitted: 2 that the group had, and 1 on credit
     assert levels == [("tenant", "acme", held), ("resource_group", "gold", held), ("job", "job", held)]
     assert found.last_batch is not None
-    assert (found.last_batch.offered, found.last_batch.waiting) == ((52, 5200), held)
+    assert (found.last_batch.offered, found.last_batch.waiting) == ((52, 5200, 0), held)
     assert found.predicted_release_ms == (9 + 1) * 500
     assert [each.held_by for each in found.namespaces] == [("resource_group", "gold")] * 2
     assert [each.namespace for each in found.namespaces] == ["acme/x", "acme/same"]
@@ -247,7 +252,7 @@ def test_waiting_namespace_of_a_tenant_is_told_what_holds_it(tmp_path: Path) -> 
     tenant = explain_job(str(tmp_path), "shut")
     assert (tenant.rule, tenant.matched) == ("tenant", "")
     (held,) = tenant.namespaces
-    assert (held.namespace, held.resource_group, held.waiting) == ("shut/x", None, (2, 200))
+    assert (held.namespace, held.resource_group, held.waiting) == ("shut/x", None, (2, 200, 0))
     assert (held.held_by, held.release_ms) == (("namespace", "shut/x"), None)
     assert tenant.predicted_release_ms is None
 

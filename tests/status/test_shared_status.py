@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,23 @@ def test_usage_rows_have_the_shares_beside_them() -> None:
     assert by_scope["gold"]["peers"][1]["job"] == "gamma"
     assert by_scope["acme/a"]["share_messages_per_second"] is None
     assert by_scope["acme/a"]["peers"] is None
+
+
+def test_share_of_a_quota_on_units_is_told_beside_those_of_messages_and_bytes() -> None:
+    """Units have a place of their own: a group may have it alone, or both."""
+    policy = make_policy(
+        groups={"g": limit(units_per_second=100), "h": limit(messages_per_second=9, units_per_second=8)}
+    )
+    scopes = SharedScopes.of(policy, "publish")
+    taken = scopes.taken(policy.shared.rate_micro_per_ms)
+    nothing = np.zeros((0, 2), dtype=np.int64)
+    seen = replace(
+        OBSERVATION, ids=scopes.ids, quota=taken, share=np.where(taken > 0, taken // 2, taken), peers=(),
+        used_by_all=np.maximum(taken, 0) // 4, peer_scope=nothing[:, 0], peer=nothing[:, 0], peer_claim=nothing,
+        peer_used=nothing,
+    )  # fmt: skip
+    shares = scope_shares(seen, policy, "publish")
+    g, h = shares["resource_group", "g"], shares["resource_group", "h"]
+    assert (g.quota_messages_per_second, g.quota_units_per_second, g.share_units_per_second) == (None, 100, 50)
+    assert (h.quota_messages_per_second, h.quota_units_per_second, h.share_units_per_second) == (9, 8, 4)
+    assert (h.share_messages_per_second, h.used_by_all_units_per_second, h.utilisation) == (4.5, 2, 0.25)

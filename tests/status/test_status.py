@@ -69,6 +69,7 @@ def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
         "observed_messages": 2, "delayed_ms": 200, "request_percentage": None, "used_time_ns": None,
         "throttle_time_ms": None, "exempt_time_ns": None, "unattributed_time_ns": None,
         "oldest_waiting_ms": None, "held_messages": 0, "granted_messages": None, "granted_bytes": None,
+        "granted_units": None,
         "waited_p50_ms": 0, "waited_p95_ms": 0, "waited_p99_ms": 0, "waited": [],
     }  # fmt: skip
     assert row(rows, "resource_group", "gold")["offered_messages"] == 5
@@ -78,9 +79,10 @@ def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
 def test_columns_of_the_first_release_stand_before_all_others() -> None:
     """A table that lacks one of these is no usage table; one that lacks a later one is widened."""
     assert USAGE_SCHEMA.names[:FIRST_COLUMNS] == [
-        "batch_id", "batch_time", "epoch", "revision", "level", "scope", "offered_messages", "offered_bytes",
-        "admitted_messages", "admitted_bytes", "rejected_messages", "rejected_bytes", "waiting_messages",
-        "waiting_bytes", "observed_messages", "delayed_ms",
+        "batch_id", "batch_time", "epoch", "revision", "level", "scope",
+        "offered_messages", "offered_bytes", "offered_units", "admitted_messages", "admitted_bytes", "admitted_units",
+        "rejected_messages", "rejected_bytes", "rejected_units", "waiting_messages", "waiting_bytes", "waiting_units",
+        "observed_messages", "delayed_ms",
     ]  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def test_status_is_of_the_newest_batch(directory: Directory) -> None:
     assert (status.batch_id, status.batch_time_ms, status.epoch, status.revision) == (12, START_MS, 4, "r1")
     assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
     assert status.of_level("namespace")["acme/a"] == ScopeStatus(
-        "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 100, 0, 0,
+        "namespace", "acme/a", 5, 50, 0, 3, 30, 0, 1, 10, 0, 1, 10, 0, 1, 100,
         messages_per_second=7.0, bytes_per_second=None,
     )  # fmt: skip
 

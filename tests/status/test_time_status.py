@@ -73,7 +73,7 @@ def test_explain_says_how_long_time_holds_a_backlog(job: MadeUpJob) -> None:
     job.batch(OFFERED, seconds=0.25)  # nothing of acme: it owes 575 ms, and its last messages took 200 ms each
     found = explain_job(str(job.control_path), "acme/a")
     own, tenant, whole = found.levels
-    assert tenant.waiting == (6, 6_000)
+    assert tenant.waiting == (6, 6_000, 0)
     assert (tenant.balance_time_ns, tenant.release_ms) == (-575 * MS, 2 * (575 + 6 * 200))
     assert (own.balance_time_ns, own.release_ms, whole.balance_time_ns, whole.release_ms) == (None, 0, None, 0)
     assert found.predicted_release_ms == tenant.release_ms
@@ -87,7 +87,7 @@ def test_messages_that_were_not_measured_yet_count_at_the_last_price(job: MadeUp
     job.batch({"acme/a": 1}, used_ms={"acme/a": 200})
     job.batch({"acme/a": 9}, seconds=1)  # 500 ms are there: 3 go, 600 ms are charged
     tenant = explain_job(str(job.control_path), "acme/a").levels[1]
-    assert tenant.waiting == (6, 6_000)
+    assert tenant.waiting == (6, 6_000, 0)
     assert (tenant.balance_time_ns, tenant.release_ms) == (-100 * MS, 2 * (100 + 6 * 200))
 
 
@@ -155,8 +155,8 @@ def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> Non
     epoch, policy = job.plane.epochs.load(job.epoch), job.policy
     assert epoch.time is not None
     assert policy is not None
-    part = np.full((3, 3), -1, dtype=np.int64)
-    part[1, 2] = 100_000  # a tenth of a core for acme, after the job, before blue
+    part = np.full((3, 4), -1, dtype=np.int64)
+    part[1, 3] = 100_000  # a tenth of a core for acme, after the job, before blue
     status = time_status_of(replace(epoch, share_micro_per_ms=part), policy)
     assert status is not None
     acme = status.by_scope()["tenant", "acme"]

@@ -14,6 +14,7 @@ import pytest
 from spark_throttle.core.names.globs import covers, overlaps
 from spark_throttle.errors import NotFoundError, NotPermittedError, PolicyError
 from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.policy.quotas import RATES
 from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.policy_view import Moments, PolicyView
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_GLOBS
@@ -73,6 +74,14 @@ def by_hand(service: PolicyService, kind: Kind, values: Mapping[str, object]) ->
     """Write an entry past the service, as a person does in a file."""
     change = Change(kind, "", body_of(parse_policy(kind, "", values)))
     service.store.commit([change], expected_revision=service.store.revision(), author=ANN, at_ms=0)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_longer_burst_is_looser_whatever_is_counted(service: PolicyService, rate: str) -> None:
+    service.put("namespace", "acme/x", {"publish": {rate: 5}}, ANN)
+    with pytest.raises(NotPermittedError, match=r"would be 11 \(a burst of 55 [a-z' ]+\)"):
+        service.put("namespace", "acme/x", {"publish": {rate: 5, "burst_seconds": 11}}, BOB)
+    service.put("namespace", "acme/x", {"publish": {rate: 4, "burst_seconds": 11}}, ANN)
 
 
 def test_removed_entry_leaves_its_names_to_no_looser_rule_of_the_tenant(service: PolicyService) -> None:

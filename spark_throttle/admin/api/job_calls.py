@@ -82,6 +82,9 @@ class JobStatus(BaseModel):
     store_revision: int | None
     """The store's revision that the next batch is planned with; null if the job follows no store."""
 
+    unit: str
+    """What its policies call units."""
+
     problem: str | None
     """Why the job cannot be read, or why the newest policies of its store are not in force; a tenant admin is told only
     that there is a reason."""
@@ -232,6 +235,7 @@ def _status(view: JobView, tenant: str | None, scopes: int) -> JobStatus:
         planned_epoch=view.planned_epoch,
         revision=followed.revision if followed else None,
         store_revision=followed.store_revision if followed else None,
+        unit="units" if view.epoch_policy is None else view.epoch_policy.unit,
         problem=problem_in_words(problem, is_wide=is_wide),
         exceptions=followed.exceptions[:MOST_EXCEPTIONS] if followed and is_wide else (),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],

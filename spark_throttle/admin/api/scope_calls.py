@@ -18,13 +18,16 @@ from spark_throttle.admin.watch.scope_history import Counted, ScopeHistory, seen
 from spark_throttle.core.quota import Dimension
 from spark_throttle.policy.model import Direction
 from spark_throttle.policy.values import MAX_NAME_BYTES
+from spark_throttle.status.explanation import NO_NUMBERS
 from spark_throttle.status.ranking import Key
 from spark_throttle.status.usage_table import AT, WAIT_SCHEMA, per_second, scope_shares
 
 calls = Calls("jobs")
 
 MOST_SECONDS: Final = 30 * 24 * 3600
-_OF_A_SHARE: Final = ("share_messages_per_second", "share_bytes_per_second", "utilisation")
+_OF_A_SHARE: Final = (
+    "share_messages_per_second", "share_bytes_per_second", "share_units_per_second", "utilisation"
+)  # fmt: skip
 _IDLE_WAITS: Final[dict[str, Any]] = {
     name: 0 if name in ("held_messages", "waited_p50_ms", "waited_p95_ms", "waited_p99_ms") else None
     for name in WAIT_SCHEMA.names
@@ -40,12 +43,16 @@ class ScopeNumbers(BaseModel):
     scope: str
     offered_messages: int
     offered_bytes: int
+    offered_units: int
     admitted_messages: int
     admitted_bytes: int
+    admitted_units: int
     rejected_messages: int
     rejected_bytes: int
+    rejected_units: int
     waiting_messages: int
     waiting_bytes: int
+    waiting_units: int
     oldest_waiting_ms: int | None
     """How long its oldest waiting message had waited when the newest batch began; null if none waits."""
 
@@ -59,16 +66,19 @@ class ScopeNumbers(BaseModel):
     waited_p99_ms: int
     messages_per_second: float | None
     bytes_per_second: float | None
+    units_per_second: float | None
     balance_messages: float | None
     """Tokens in the bucket when the newest batch was planned; below 0 the bucket is in debt."""
 
     balance_bytes: float | None
+    balance_units: float | None
     share_messages_per_second: float | None = None
-    """This job's share of the quota now; null also where it is not shared with other jobs, as are the next two."""
+    """This job's share of the quota now; null also where it is not shared with other jobs, as are the next three."""
 
     share_bytes_per_second: float | None = None
+    share_units_per_second: float | None = None
     utilisation: float | None = None
-    """The part of the quota that all jobs use together, in messages or in bytes, whichever is larger."""
+    """The part of the quota that all jobs use together, in messages, bytes or units, whichever is largest."""
 
 
 class ScopePage(BaseModel):
@@ -148,8 +158,8 @@ def scope_numbers(view: JobView, keys: Sequence[Key]) -> list[ScopeNumbers]:
         shares = scope_shares(view.exchange, view.epoch_policy, direction, frozenset(keys))
     found, idle = [], np.zeros(COLUMNS, np.int64)
     for key in keys:
-        balance = balances.get(key, ((None, None), (None, None)))[0]
-        messages, size_bytes = newest.quotas.get(key) or quotas.get(key, (None, None))
+        balance = balances.get(key, (NO_NUMBERS, NO_NUMBERS))[0]
+        messages, size_bytes, units = newest.quotas.get(key) or quotas.get(key, NO_NUMBERS)
         counts: dict[str, Any] = {
             name: count
             for name, count in (
@@ -163,6 +173,7 @@ def scope_numbers(view: JobView, keys: Sequence[Key]) -> list[ScopeNumbers]:
             counts |= {name: getattr(shared, name) for name in _OF_A_SHARE}
         found.append(ScopeNumbers(
             level=key[0], scope=key[1], messages_per_second=messages, bytes_per_second=size_bytes,
-            balance_messages=balance[0], balance_bytes=balance[1], **counts,
+            units_per_second=units, balance_messages=balance[0], balance_bytes=balance[1], balance_units=balance[2],
+            **counts,
         ))  # fmt: skip
     return found

@@ -24,13 +24,14 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from spark_throttle.control.notes import ExceptionInForce
-    from spark_throttle.status.explanation import Explanation, LevelExplanation, WaitingNamespace
+    from spark_throttle.status.explanation import Counts, Explanation, LevelExplanation, Numbers, WaitingNamespace
     from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
 
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
 _COUNTS: Final = ("offered", "admitted", "rejected")
+_COUNTED: Final = ("messages", "bytes", "units")
 _EXCEPTIONS: Final = 10
 """The most exceptions that are shown."""
 
@@ -52,11 +53,11 @@ def _ranked(scopes: Sequence[ScopeStatus], elapsed_ms: int) -> list[int]:
     from spark_throttle.status.ranking import ratio_of_quota, worst_first
 
     names = ("waiting_messages", "rejected_messages", "offered_messages")
-    columns = (*names, "admitted_messages", "admitted_bytes")
+    columns = (*names, *(f"admitted_{each}" for each in _COUNTED))
     rows = np.array([[getattr(scope, name) for name in columns] for scope in scopes], np.int64)
     rows = rows.reshape(-1, len(columns))
-    pairs = [(scope.messages_per_second, scope.bytes_per_second) for scope in scopes]
-    rates = np.array(pairs, np.float64).reshape(-1, 2)
+    quotas = [_numbers(scope, "{}_per_second") for scope in scopes]
+    rates = np.array(quotas, np.float64).reshape(-1, len(_COUNTED))
     used = ratio_of_quota(rows[:, len(names) :], rates, elapsed_ms).max(axis=1, initial=-1.0)
     waiting, rejected, offered = rows[:, : len(names)].T
     oldest_ms = np.array([-1 if scope.oldest_waiting_ms is None else scope.oldest_waiting_ms for scope in scopes], int)
@@ -89,7 +90,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
 
 
 def _rates(found: Status, scope: ScopeStatus) -> dict[str, float | None]:
-    names = [f"{word}_{unit}" for word in _COUNTS for unit in ("messages", "bytes")]
+    names = [f"{word}_{each}" for word in _COUNTS for each in _COUNTED]
     return {f"{name}_per_second": found.per_second(getattr(scope, name)) for name in names}
 
 
@@ -153,14 +154,16 @@ def _problems(found: Status) -> Iterator[str]:
 def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     """Return the numbers of a scope for people to read, by their heads."""
     suffix = "/s" if found.elapsed_ms else " a batch"
-    cells = {"quota/s": _quota(scope)}
+    cells = {"quota/s": _quota(scope, found.unit)}
     if found.exchange is not None:
         share = scope.shared
         cells["share/s"] = (
-            "" if share is None else both((share.share_messages_per_second, share.share_bytes_per_second))
+            ""
+            if share is None
+            else both((share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second))
         )
     cells |= {word + suffix: _passed(found, scope, word) for word in _COUNTS}
-    cells |= {"waiting": _waiting(scope), "oldest": wait(scope.oldest_waiting_ms)}
+    cells |= {"waiting": _waiting(scope, found.unit), "oldest": wait(scope.oldest_waiting_ms)}
     cells["99 % within"] = wait(scope.waited_p99_ms or None)
     if scope.time is not None:
         cells |= {"core time": _core_time(scope.time), "throttled for": wait(scope.time.throttle_ms or None)}
@@ -187,11 +190,19 @@ def _destination(each: DestinationStatus) -> str:
     return f"destination {each.resource_group}: {state}"
 
 
-def _quota(scope: ScopeStatus) -> str:
+def _numbers(scope: ScopeStatus, name: str) -> tuple[Any, Any, Any]:
+    """Return a number of a scope in messages, bytes and units."""
+    messages, in_bytes, units = (getattr(scope, name.format(each)) for each in _COUNTED)
+    return messages, in_bytes, units
+
+
+def _quota(scope: ScopeStatus, unit: str) -> str:
     percent = None if scope.time is None else scope.time.request_percentage
-    parts = [both((scope.messages_per_second, scope.bytes_per_second))]
+    parts = [both(_numbers(scope, "{}_per_second"), unit)]
     parts += [] if percent is None else [f"{count(percent)} % of a core"]
-    parts += [f"guaranteed {both(scope.guaranteed)}"] if scope.guaranteed != (None, None) else []
+    parts += (
+        [f"guaranteed {both(scope.guaranteed, unit)}"] if any(each is not None for each in scope.guaranteed) else []
+    )
     return " / ".join(part for part in parts if part) or "no limit"
 
 
@@ -226,22 +237,24 @@ def _ages(found: Status, *, has_life: bool = True) -> str:
 
 
 def _passed(found: Status, scope: ScopeStatus, word: str) -> str:
-    messages, in_bytes = getattr(scope, f"{word}_messages"), getattr(scope, f"{word}_bytes")
+    messages, in_bytes, units = _numbers(scope, f"{word}_{{}}")
     if found.elapsed_ms:
-        messages, in_bytes = found.per_second(messages), found.per_second(in_bytes)
-    return both((messages, in_bytes)) if messages or in_bytes else "0"
+        messages, in_bytes, units = (found.per_second(each) for each in (messages, in_bytes, units))
+    return both((messages, in_bytes, units or None), found.unit) if messages or in_bytes or units else "0"
 
 
-def _waiting(scope: ScopeStatus) -> str:
-    return both((scope.waiting_messages, scope.waiting_bytes)) if scope.waiting_messages else "0"
+def _waiting(scope: ScopeStatus, unit: str) -> str:
+    messages, in_bytes, units = _numbers(scope, "waiting_{}")
+    return both((messages, in_bytes, units or None), unit) if messages else "0"
 
 
-def both(pair: tuple[float | None, float | None] | None) -> str:
-    """Return a pair of messages and bytes for people to read; a part that is `None` is left out."""
-    if pair is None or pair == (None, None):
+def both(numbers: Numbers | None, unit: str = "units") -> str:
+    """Return numbers of messages, bytes and units for people to read; a part that is `None` is left out."""
+    if numbers is None:
         return ""
-    messages, in_bytes = pair
-    return " / ".join(part for part in (count(messages), size(in_bytes)) if part)
+    messages, in_bytes, units = numbers
+    parts = count(messages), size(in_bytes), "" if units is None else f"{count(units)} {unit}"
+    return " / ".join(part for part in parts if part)
 
 
 def explain(
@@ -283,26 +296,34 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         said = f"batch {last.batch_id} at {time_of(last.batch_time_ms)}, epoch {last.epoch}: "
         numbers = (("offered", last.offered), ("admitted", last.admitted), ("rejected", last.rejected),
                    ("waiting", last.waiting))  # fmt: skip
-        parts += [Text(), Text(said + ", ".join(f"{word} {both(pair)}" for word, pair in numbers))]
+        parts += [Text(), Text(said + ", ".join(f"{word} {_of_rows(counts, found.unit)}" for word, counts in numbers))]
         if last.waiting[0]:
             left = (wait(found.predicted_release_ms) or "never") + _held_by(found)
             parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
     if found.namespaces:
         told, count_in_all = len(found.namespaces), found.waiting_namespaces
         heads = ["waits", "group", "waiting", "rejected", "held by", "may leave in"]
-        rows = [_waiting_cells(each) for each in found.namespaces]
+        rows = [_waiting_cells(each, found.unit) for each in found.namespaces]
         parts += [Text(), table_of([(head, head in heads[2:4]) for head in heads], rows)]
         parts += [Text(f"and {count_in_all - told} more")] if count_in_all > told else []
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
 
 
-def _waiting_cells(each: WaitingNamespace) -> list[object]:
+def _of_rows(counts: Counts | None, unit: str) -> str:
+    """Return what rows are, without units where they have none."""
+    if counts is None:
+        return ""
+    messages, in_bytes, units = counts
+    return both((messages, in_bytes, units or None), unit)
+
+
+def _waiting_cells(each: WaitingNamespace, unit: str) -> list[object]:
     level, scope = each.held_by
     held_by = {"namespace": "its own quota", "job": "the job"}.get(level, f"{level.replace('_', ' ')} {scope}")
     release = "at once" if each.release_ms == 0 else wait(each.release_ms) or "never"
-    rejected = both(each.rejected) if any(each.rejected) else ""
-    return [each.namespace, each.resource_group or "", both(each.waiting), rejected, held_by, release]
+    rejected = _of_rows(each.rejected, unit) if any(each.rejected) else ""
+    return [each.namespace, each.resource_group or "", _of_rows(each.waiting, unit), rejected, held_by, release]
 
 
 def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, object]:
@@ -314,15 +335,17 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
         "messages/s": count(level.per_second[0]) or "no limit",
         "bytes/s": size(level.per_second[1]) or "no limit",
     }
-    if any(each.share != (None, None) for each in found.levels):
-        cells["share"] = both(level.share)
-    if any(each.guaranteed != (None, None) for each in found.levels):
-        cells["guaranteed"] = both(level.guaranteed)
-        if any(each.guaranteed_in_force != (None, None) for each in found.levels):
-            cells["in force"] = both(level.guaranteed_in_force)
-    cells |= {
-        "burst": both(level.burst), "max message": size(level.bounds.get("max_message_bytes")) or "no limit",
-    }  # fmt: skip
+    unit, none = found.unit, (None, None, None)
+    if any(each.per_second[2] is not None for each in found.levels):
+        cells[f"{unit}/s"] = count(level.per_second[2]) or "no limit"
+    if any(each.share != none for each in found.levels):
+        cells["share"] = both(level.share, unit)
+    if any(each.guaranteed != none for each in found.levels):
+        cells["guaranteed"] = both(level.guaranteed, unit)
+        if any(each.guaranteed_in_force != none for each in found.levels):
+            cells["in force"] = both(level.guaranteed_in_force, unit)
+    largest = level.bounds.get("max_message_bytes"), level.bounds.get("max_message_units")
+    cells |= {"burst": both(level.burst, unit), "max message": both((None, *largest), unit) or "no limit"}
     if is_timed:
         percent = level.request_percentage
         cells["core time"] = "no limit" if percent is None else f"{percent:g} %"
@@ -339,7 +362,7 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
             cells["core time left"] = "" if left_ns is None else f"{sign}{wait(abs(left_ns) // _NS_PER_MS)}"
         is_waiting = level.waiting is not None and level.waiting[0] > 0
         release = "at once" if level.release_ms == 0 else wait(level.release_ms) or "never"
-        cells |= {"balance": both(level.balance), "waiting": both(level.waiting)}
+        cells |= {"balance": both(level.balance, unit), "waiting": _of_rows(level.waiting, unit)}
         cells["may leave in"] = release if is_waiting else ""
     return cells
 

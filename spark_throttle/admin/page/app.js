@@ -166,6 +166,7 @@ function showChoices(names, job, dimension, range) {
   }
   choice.value = job?.job ?? "";
   $("dimension").value = dimension;
+  $("dimension").querySelector("[value=units]").textContent = job?.unit ?? "units";
   $("range").value = range;
   for (const id of ["job-choice", "dimension-choice", "range-choice"]) $(id).hidden = names.length === 0;
 }

@@ -38,9 +38,9 @@ export function duration(ms) {
 const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 export const scaleText = (value, dimension) => (dimension === "bytes" ? size(value) : brief.format(value));
 
-// A rate of a namespace in messages or bytes, as the API names it.
+// A rate of a namespace in messages, bytes or units, as the API names it.
 export const rateOf = (namespace, what, dimension) =>
-  quantity(namespace[dimension === "bytes" ? `${what}_bytes_per_second` : `${what}_per_second`], dimension);
+  quantity(namespace[dimension === "messages" ? `${what}_per_second` : `${what}_${dimension}_per_second`], dimension);
 
 export const quantity = (value, dimension) => (dimension === "bytes" ? size(value) : count(value));
 

@@ -1,6 +1,6 @@
 // The fields of a policy as the page edits them: read, shown, and written back. Nothing here touches the document.
 
-import { exactSize, size, some, typedNumber, typedSize } from "./numbers.js";
+import { count, exactSize, size, some, typedNumber, typedSize } from "./numbers.js";
 
 export const DIRECTIONS = ["publish", "dispatch"];
 
@@ -36,6 +36,7 @@ export const DELAYS_ALL = `0 under delay admits nothing: ${WAITS}. To reject the
 const TOLD = {
   messages_per_second: (rate) => `${some(rate, "message")}/s`, bytes_per_second: (rate) => `${size(rate)}/s`,
   request_percentage: (percent) => `${percent} % of a core`, burst_seconds: (seconds) => `burst ${seconds} s`,
+  units_per_second: (rate) => `${count(rate)} units/s`,
   max_message_bytes: (bytes) => `largest message ${size(bytes)}`, on_excess: String,
   observe_percent: (percent) => `${percent} % of the names only observed`,
 };

@@ -96,12 +96,12 @@ export class ScopeCard {
   showFigures(job, scope, dimension) {
     const destination = this.level === "resource_group" && job.destinations.find((each) => each.resource_group === this.name);
     const [quota, share] = [scope[`${dimension}_per_second`], scope[`share_${dimension}_per_second`]];
-    const debts = ["messages", "bytes"].filter((each) => scope[`balance_${each}`] < 0 && scope[`${each}_per_second`]).map((each) => {
+    const debts = ["messages", "bytes", "units"].filter((each) => scope[`balance_${each}`] < 0 && scope[`${each}_per_second`]).map((each) => {
       const [owed, rate] = [-scope[`balance_${each}`], scope[`share_${each}_per_second`] ?? scope[`${each}_per_second`]];
       return [owed, owed / rate, each];
     }).filter(([, seconds]) => seconds >= 1);
     this.figures.replaceChildren(
-      ...debts.map(([owed, seconds, each]) => figure("In debt", `${each === "bytes" ? quantity(owed, each) : some(owed, "message")}, for ${duration(seconds * 1000)}`)),
+      ...debts.map(([owed, seconds, each]) => figure("In debt", `${each === "bytes" ? quantity(owed, each) : each === "units" ? `${count(owed)} ${job.unit}` : some(owed, "message")}, for ${duration(seconds * 1000)}`)),
       ...(share === null ? [] : [figure("Share of quota", `${quantity(share, dimension)} of ${quantity(quota, dimension)}/s`)]),
       figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
       figure("Held back by this quota", some(scope.held_messages, "message")),

@@ -32,7 +32,7 @@ export class SharedQuotas {
   }
 }
 
-const RATES = ["messages_per_second", "bytes_per_second"];
+const RATES = ["messages_per_second", "bytes_per_second", "units_per_second"];
 
 // The other jobs, and when each reported last.
 export const membersText = ({ peers }) => (!peers.length ? "No other job has joined."

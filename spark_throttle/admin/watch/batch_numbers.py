@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.quota import KNOWN, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.waiting_times import bin_of, upper_ms
 from spark_throttle.status.budget_status import BudgetsByScope, budgets_by_scope
+from spark_throttle.status.explanation import Numbers
 from spark_throttle.status.ranking import Key, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
 from spark_throttle.status.usage_table import (
@@ -41,7 +42,7 @@ COLUMNS: Final = len(MEASURES) + 1 + len(WITHIN_SECONDS)
 """The number of values of a shared scope: those that `usage_table.MEASURES` names, then how many admitted messages had
 waited, and how many of these had left within each of `WITHIN_SECONDS`."""
 
-Quotas: TypeAlias = tuple[float | None, float | None]
+Quotas: TypeAlias = Numbers
 _NO_NAMES: Final = pa.array([], pa.string())
 
 
@@ -90,14 +91,14 @@ class BatchNumbers:
 
     @property
     def waiting(self) -> Int64s:
-        """Shape (n, 2), by namespace: waiting messages and bytes."""
+        """Shape (n, 3), by namespace: what waits, in the dimensions that are `KNOWN`."""
         return self.counts[:, by_dimension("waiting")]
 
     def used_ratios(self, keys: Sequence[Key]) -> np.ndarray:
         """Return which part of its quota each of these scopes used; -1 for one without a quota, or that was idle."""
-        idle, none = np.zeros(COLUMNS, np.int64), (None, None)
+        idle, none = np.zeros(COLUMNS, np.int64), (None,) * len(KNOWN)
         counts = np.array([self.shared.get(key, idle) for key in keys]).reshape(-1, COLUMNS)
-        rates = np.array([self.quotas.get(key, none) for key in keys], np.float64).reshape(-1, 2)
+        rates = np.array([self.quotas.get(key, none) for key in keys], np.float64).reshape(-1, len(KNOWN))
         return ratio_of_quota(counts[:, by_dimension("admitted")], rates, self.elapsed_ms).max(axis=1, initial=-1.0)
 
     def without_details(self) -> BatchNumbers:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,19 +21,18 @@ import pyarrow.compute as pc
 
 from spark_throttle.admin.watch.job_watch import JobView, Window
 from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.batch.decisions import DIMENSIONS, counted_as
 from spark_throttle.core.limits.budgets import FIRST_BUDGET
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import BUDGETS, MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import KNOWN, MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import under_share
+from spark_throttle.status.explanation import Numbers
 from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
 _ADMITTED: Final = by_dimension("admitted")
-_QUOTAS: Final = ("messages", "bytes", "processing time", *(key for key, _, _ in BUDGETS))
-"""What can hold rows, by the number that a report has of it."""
-
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 
 
@@ -64,8 +63,12 @@ class NamespaceNumbers:
     offered_bytes_per_second: float | None
     admitted_bytes_per_second: float | None
     rejected_bytes_per_second: float | None
+    offered_units_per_second: float | None
+    admitted_units_per_second: float | None
+    rejected_units_per_second: float | None
     waiting_messages: int
     waiting_bytes: int
+    waiting_units: int
     delayed_ms: float | None
     """Average time that an admitted message waited; `None` if no message was admitted."""
 
@@ -158,8 +161,12 @@ def namespaces_of(
                 offered_bytes_per_second=_rate(counts["offered_bytes"], window),
                 admitted_bytes_per_second=_rate(counts["admitted_bytes"], window),
                 rejected_bytes_per_second=_rate(counts["rejected_bytes"], window),
-                waiting_messages=int(window.waiting[at, 0]),
-                waiting_bytes=int(window.waiting[at, 1]),
+                offered_units_per_second=_rate(counts["offered_units"], window),
+                admitted_units_per_second=_rate(counts["admitted_units"], window),
+                rejected_units_per_second=_rate(counts["rejected_units"], window),
+                waiting_messages=int(window.waiting[at, Dimension.MESSAGES]),
+                waiting_bytes=int(window.waiting[at, Dimension.BYTES]),
+                waiting_units=int(window.waiting[at, Dimension.UNITS]),
                 delayed_ms=counts["delayed_ms"] / admitted if admitted else None,
                 service=float(service[at]) if service[at] >= 0 else None,
                 oldest_waiting_ms=int(window.oldest_ms[at]) if window.oldest_ms[at] >= 0 else None,
@@ -189,15 +196,15 @@ def _fairness(services: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float |
 
 
 def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
-    """Return the rates of each namespace's group in tokens per second, 0 where there is no limit; shape (n, 2)."""
+    """Return the rates of each namespace's group in tokens per second, 0 where there is no limit; shape (n, 3)."""
     rates = policy.shared.rate_micro_per_ms[len(policy.shared) - len(policy.group_names) :, : Dimension.TIME]
-    padded = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
+    padded = np.concatenate([rates, np.full((1, len(KNOWN)), UNLIMITED)])
     return np.maximum(padded[group], 0) / 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedRatios:
-    """The part of its quota that each scope used over the newest batches, -1 without a quota; by `_QUOTAS`.
+    """The part of its quota that each scope used over the newest batches, -1 without a quota; by `Dimension`.
 
     A quota of 0 counts as used infinitely. Of processing time, it is the part that the newest epoch settled; a scope in
     debt has used all.
@@ -227,11 +234,11 @@ def used_ratios(
     policy = window.policy
     found = match(window.names, policy) if found is None else found
     admitted = window.counts[:, _ADMITTED]
-    used = np.zeros((len(policy.shared) + 1, 2), np.int64)
+    used = np.zeros((len(policy.shared) + 1, len(KNOWN)), np.int64)
     for column in found.shared_scope.T:
         used[:-1] += sums(column[column >= 0], admitted[column >= 0], len(policy.shared))
     rates = policy.shared.rate_micro_per_ms if rates is None else rates
-    shared_rates = np.concatenate([rates[:, : Dimension.TIME], np.full((1, 2), UNLIMITED)])
+    shared_rates = np.concatenate([rates[:, : Dimension.TIME], np.full((1, len(KNOWN)), UNLIMITED)])
     own_rates = rates_per_second(policy.namespace_limits.rate_micro_per_ms[found.rule, : Dimension.TIME])
     own = ratio_of_quota(admitted, own_rates, window.elapsed_ms)
     shared = ratio_of_quota(used, rates_per_second(shared_rates), window.elapsed_ms)
@@ -265,16 +272,20 @@ def _held_by(
     if at < 0:
         return None
     level = Level(at)
-    scope, quota = _scope_name(level, scopes, window.policy, namespace), _QUOTAS[dimension]
+    scope, counted = _scope_name(level, scopes, window.policy, namespace), DIMENSIONS[dimension]
     if dimension >= FIRST_BUDGET:
         of_scope = window.budgets.get((level.name.lower(), scope), ())
-        ratio = next((each.used / each.tokens for each in of_scope if each.budget == quota and each.tokens), np.inf)
+        ratio = next((each.used / each.tokens for each in of_scope if each.budget == counted and each.tokens), np.inf)
     else:
         ratio = float(ratios[_LEVELS.index(level), dimension])
     # How full the job and a group are tells a tenant what others use.
     is_shown = is_shown_all or level in (Level.NAMESPACE, Level.TENANT)
     used_ratio = ratio if is_shown and np.isfinite(ratio) and ratio >= 0 else None
-    return HoldingQuota(level.name.lower(), scope, quota, used_ratio)
+    return HoldingQuota(level.name.lower(), scope, _counted(dimension, window.policy.unit), used_ratio)
+
+
+def _counted(dimension: int, unit: str) -> str:
+    return "processing time" if dimension == Dimension.TIME else counted_as(dimension, unit)
 
 
 def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:
@@ -285,10 +296,6 @@ def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace:
     if level is Level.TENANT:
         return str(policy.tenant_names[int(scopes[0]) - 1].as_py())
     return str(policy.group_names[int(scopes[1]) - 1 - len(policy.tenant_names)].as_py())
-
-
-Pair: TypeAlias = tuple[float | None, float | None]
-"""Messages, then bytes; `None` where there is no limit."""
 
 
 def shared_positions(policy: CompiledPolicy, tenants: Collection[str]) -> dict[tuple[str, str], int]:
@@ -303,7 +310,7 @@ def shared_positions(policy: CompiledPolicy, tenants: Collection[str]) -> dict[t
     return found | {("resource_group", name): first_group + at for at, name in names}
 
 
-def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str, str], tuple[Pair, Pair]]:
+def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str, str], tuple[Numbers, Numbers]]:
     """Return the balances and the rates per second of the buckets of the job, these tenants and the groups."""
     balance_micro, policy, rates = view.balance_micro, view.epoch_policy, rates_of(view)
     if balance_micro is None or policy is None or rates is None:
@@ -314,7 +321,7 @@ def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str,
     held = (balance_micro[at, : Dimension.TIME] / MICRO).tolist()
     per_second = (rates[at, : Dimension.TIME] / 1000).tolist()
     return {
-        key: (_pair(tokens, is_limited), _pair(rate, is_limited))
+        key: (_numbers(tokens, is_limited), _numbers(rate, is_limited))
         for key, is_limited, tokens, rate in zip(positions, limited, held, per_second, strict=True)
     }
 
@@ -327,9 +334,9 @@ def rates_of(view: JobView) -> Int64s | None:
     return under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
 
 
-def _pair(values: list[float], is_limited: list[bool]) -> Pair:
-    messages, in_bytes = (value if limits else None for value, limits in zip(values, is_limited, strict=True))
-    return messages, in_bytes
+def _numbers(values: list[float], is_limited: list[bool]) -> Numbers:
+    messages, in_bytes, units = (value if limits else None for value, limits in zip(values, is_limited, strict=True))
+    return messages, in_bytes, units
 
 
 MOST_SCOPES: Final = 200

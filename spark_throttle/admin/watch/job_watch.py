@@ -29,7 +29,7 @@ from spark_throttle.control.notes import NextPolicies, read_next_policies
 from spark_throttle.control.reports import newest_batch, read_reports
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.quota import KNOWN, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
@@ -74,7 +74,7 @@ class Window:
     """The values that `usage_table.MEASURES` names, by namespace, summed over the batches."""
 
     waiting: Int64s
-    """Shape (n, 2): waiting messages and bytes after the newest batch."""
+    """Shape (n, 3): what waits after the newest batch, in the dimensions that are `KNOWN`."""
 
     oldest_ms: Int64s
     """How long the oldest waiting row of each had waited when the newest batch began, -1 where none waits."""
@@ -384,7 +384,7 @@ class _Job:
         encoded = coded.dictionary_encode()
         names, index = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         counts = sums(index, np.concatenate([kept.counts for kept in measured]), len(names))
-        waiting = np.zeros((len(names), 2), np.int64)
+        waiting = np.zeros((len(names), len(KNOWN)), np.int64)
         waiting[index[len(index) - len(newest.names) :]] = newest.waiting
         elapsed_ms = sum(kept.elapsed_ms for kept in measured)
         oldest_ms, held_by = np.full(len(names), -1), np.full((len(names), 2), -1)

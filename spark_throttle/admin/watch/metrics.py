@@ -24,7 +24,6 @@ from prometheus_client.registry import Collector
 
 from spark_throttle.admin.watch.batch_numbers import JOB, OTHER, WITHIN_SECONDS, times_of
 from spark_throttle.admin.watch.job_numbers import (
-    Pair,
     balances_of,
     namespaces_of,
     rates_of,
@@ -33,7 +32,9 @@ from spark_throttle.admin.watch.job_numbers import (
 )
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.core.batch.decisions import REASONS
+from spark_throttle.core.quota import KNOWN
 from spark_throttle.errors import ThrottleError
+from spark_throttle.status.explanation import NO_NUMBERS, Numbers
 from spark_throttle.status.status import destinations_of
 from spark_throttle.status.time_status import ScopeTime
 from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
@@ -110,12 +111,15 @@ _SHARE: Final = "The rate that the job may use: the quota, its share of it, or w
 _SCOPE_GAUGES: Final = {
     "backlog_messages": "Messages that wait.",
     "backlog_bytes": "Bytes that wait.",
+    "backlog_units": "Units that wait, of what the policy names.",
     "held_messages": "Messages that wait for a quota of this scope.",
     "oldest_waiting_seconds": "How long the oldest waiting message had waited when the newest batch began.",
     "balance_messages": _BALANCE,
     "balance_bytes": _BALANCE,
+    "balance_units": _BALANCE,
     "share_messages_per_second": _SHARE,
     "share_bytes_per_second": _SHARE,
+    "share_units_per_second": _SHARE,
     "throttle_time_seconds": "How long until the scope's buckets leave debt; 0 out of debt.",
     "balance_time_seconds": "Processing time left of the scope's quota; below 0 it is in debt.",
     "request_percentage": "The scope's quota on processing time, in percent of one core.",
@@ -133,9 +137,9 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         balances, times = balances_of(view, _tenants(view)), times_of(view.time, view.totals.named)
         for key in view.totals.named:
             counts = view.newest.shared.get(key)
-            waiting = (0, 0) if counts is None else counts[by_dimension("waiting")].tolist()
+            waiting = (0,) * len(KNOWN) if counts is None else counts[by_dimension("waiting")].tolist()
             waits = view.newest.waits.get(key, {})
-            held, rate = balances.get(key, ((None, None), (None, None)))
+            held, rate = balances.get(key, (NO_NUMBERS, NO_NUMBERS))
             time = times.get(key)
             balance_ns = None if time is None else time.balance_ns
             values = (
@@ -152,7 +156,7 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
 
 
 _BUDGET_GAUGES: Final = {
-    "budget_left": "Messages or bytes left of the budget after the newest batch.",
+    "budget_left": "Messages, bytes or units left of the budget after the newest batch.",
     "budget_lasts_seconds": "How long that lasts at the mean pace of the window so far, if it ends before the window.",
 }
 
@@ -233,7 +237,7 @@ def _tenants(view: JobView) -> list[str]:
     return [scope for level, scope in view.totals.named if level == "tenant"]
 
 
-def throttle_time_seconds(held: Pair, rate: Pair) -> float | None:
+def throttle_time_seconds(held: Numbers, rate: Numbers) -> float | None:
     """Return how long until buckets leave debt, infinity at a rate of 0; `None` without a limit."""
     times = [
         max(0.0, -tokens) / per_second if per_second else (np.inf if tokens < 0 else 0.0)

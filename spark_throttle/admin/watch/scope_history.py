@@ -21,11 +21,12 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
+from spark_throttle.core.quota import Dimension
 from spark_throttle.errors import ConfigurationError, FileUnusableError
 from spark_throttle.status.ranking import Key
 from spark_throttle.status.usage_table import AT
 
-Counted: TypeAlias = Literal["messages", "bytes"]
+Counted: TypeAlias = Literal["messages", "bytes", "units"]
 Rates: TypeAlias = list[float | None]
 
 COUNTS: Final = ("offered", "admitted", "rejected")
@@ -74,7 +75,7 @@ def seen_history(batches: Sequence[BatchNumbers], key: Key, dimension: Counted) 
         with np.errstate(divide="ignore", invalid="ignore"):
             return _numbers(counts[:, AT[f"{count}_{dimension}"]] * 1000 / elapsed_ms)
 
-    at = 0 if dimension == "messages" else 1
+    at = Dimension[dimension.upper()]
     return ScopeHistory(
         time_ms=[kept.now_ms for kept in batches],
         offered=rates("offered"),
@@ -178,7 +179,8 @@ def _sums_query(since_ms: int, until_ms: int, interval_ms: int) -> str:
     return " ".join((
         f"SELECT arrow_cast(batch_time, 'Int64') / {1000 * interval_ms} AS \"interval\", scope AS namespace,",
         "sum(offered_messages) AS messages, sum(offered_bytes) AS bytes,",
-        f"arrow_cast(max({size}), 'Int64') AS largest_bytes",
+        f"arrow_cast(max({size}), 'Int64') AS largest_bytes,",
+        f"sum(offered_units) AS units, arrow_cast(max({size.replace('bytes', 'units')}), 'Int64') AS largest_units",
         f"FROM usage WHERE {_between(since_ms * 1000, until_ms * 1000)}",
         "AND level = 'namespace' AND offered_messages > 0 GROUP BY \"interval\", namespace",
     ))  # fmt: skip

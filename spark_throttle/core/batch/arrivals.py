@@ -256,7 +256,9 @@ def _refilled(
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
     full_micro = full(limits.rate_micro_per_ms, limits.burst_micro).take(matches.rule, axis=0)
     rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
-    filled = refill(flows.balance_micro, rate, full_micro[:known], elapsed_ms)
+    filled = np.zeros_like(flows.balance_micro)
+    for at in np.flatnonzero(limits.is_limited.any(axis=0)):  # what no rule limits holds 0, and costs nothing
+        filled[:, at] = refill(flows.balance_micro[:, at], rate[:, at], full_micro[:known, at], elapsed_ms)
     second, units = now_ms // 1000, flows.window_units
     is_current = flows.window_second == second
     if not is_current.all():

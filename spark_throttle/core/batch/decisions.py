@@ -8,6 +8,7 @@ Reasons are a closed set, stored as numbers and shown as words.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -54,6 +55,18 @@ UNUSABLE_AMOUNTS = (
 
 DIMENSIONS = (*(dimension.name.lower() for dimension in Dimension), *(key for key, _, _ in BUDGETS))
 """The word for what refused or marked a row, by its number: a `Dimension`, or a budget."""
+
+
+def counted_as(dimension: int, unit: str) -> str:
+    """Return the word of `DIMENSIONS` with the name that a policy gives its unit.
+
+    Examples
+    --------
+    >>> counted_as(2, "tokens"), counted_as(10, "tokens"), counted_as(1, "tokens")
+    ('tokens', 'tokens_per_hour', 'bytes')
+    """
+    return re.sub("^units", unit, DIMENSIONS[dimension])
+
 
 MAX_NAMESPACE_BYTES = 1024
 """The greatest length of a namespace's name, in bytes."""

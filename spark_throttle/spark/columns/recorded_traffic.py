@@ -14,7 +14,7 @@ from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
 from spark_throttle.core.arithmetic.units import parse_duration_ms
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES
-from spark_throttle.core.quota import MAX_SIZE_BYTES
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MAX_UNITS
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.what_if.traffic import SUMS, Traffic, interval_for
 
@@ -33,13 +33,14 @@ def duration_ms(name: str, value: Duration, least_ms: int = 1) -> int:
     return found
 
 
-def summed(
+def summed(  # noqa: PLR0913 - all that is recorded of an event
     events: DataFrame,
     *,
     time: Column,
     namespace: Column,
     size: Column,
     messages: Column,
+    units: Column | None = None,
     since_ms: int | None = None,
     interval_ms: int | None = None,
 ) -> Traffic:
@@ -54,7 +55,9 @@ def summed(
     size
         Its bytes.
     messages
-        How many messages a row of `events` stands for; `size` is that of all of them.
+        How many messages a row of `events` stands for; `size` is that of all of them, and `units` too.
+    units
+        Its units; `None` if it has none.
     since_ms
         How much time before the newest event is taken; by default all.
     interval_ms
@@ -69,7 +72,7 @@ def summed(
         raise ConfigurationError("events is a stream; read what was recorded with spark.read")
     chosen = events.select(
         time.alias("time"), namespace.cast("string").alias("namespace"), size.try_cast("bigint").alias("size"),
-        messages.cast("bigint").alias("messages"),
+        messages.cast("bigint").alias("messages"), _of(units).alias("units"),
     ).where(F.col("messages") > 0)  # fmt: skip
     kind = chosen.schema["time"].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType | DateType):
@@ -89,6 +92,7 @@ def summed(
         (F.col("time") >= 0)
         & (length > 0) & (length <= MAX_NAMESPACE_BYTES)
         & (F.col("size") >= 0) & (F.col("size") <= MAX_SIZE_BYTES)
+        & (F.col("units") >= 0) & (F.col("units") <= MAX_UNITS)
     )  # fmt: skip
     usable = F.coalesce(is_usable, F.lit(False))  # noqa: FBT003 - a value, no option
     keys = [
@@ -99,8 +103,14 @@ def summed(
         F.sum("messages").alias("messages"),
         F.sum("size").alias("bytes"),
         F.max(F.ceil(F.col("size") / F.col("messages"))).alias("largest_bytes"),
+        F.sum("units").alias("units"),
+        F.max(F.ceil(F.col("units") / F.col("messages"))).alias("largest_units"),
     )
     table = sums.toArrow()
     unusable = table.filter(table["interval"].is_null())
     found = table.filter(table["interval"].is_valid()).select(SUMS.names)
     return Traffic.of(found, interval_ms=interval_ms, unusable_messages=sum(unusable["messages"].to_pylist()))
+
+
+def _of(units: Column | None) -> Column:
+    return F.lit(0).cast("bigint") if units is None else units.try_cast("bigint")

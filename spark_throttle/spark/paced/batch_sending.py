@@ -195,7 +195,7 @@ class Departure:
     def of(cls, report: UsageReport, epoch: Epoch, policy: CompiledPolicy) -> Departure:
         """Return what leaves in the batch of a report."""
         has_left = report.admitted[:, Dimension.MESSAGES] > 0
-        names, admitted = report.names.filter(pa.array(has_left)), report.admitted[has_left, : Dimension.TIME]
+        names, admitted = report.names.filter(pa.array(has_left)), report.admitted[has_left, : Dimension.UNITS]
         if epoch.undelivered is not None and epoch.undelivered.is_again.any():
             again = epoch.undelivered
             others = again.names.filter(pa.array(again.is_again)).unique()

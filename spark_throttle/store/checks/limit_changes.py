@@ -32,7 +32,8 @@ WAITS: Final = (
 """What becomes of rows that a quota of 0 delays."""
 
 _OF_BURSTS: Final = {
-    "messages_per_second": "messages", "bytes_per_second": "bytes", "request_percentage": "percent of a core's second",
+    "messages_per_second": "messages", "bytes_per_second": "bytes", "units_per_second": "units",
+    "request_percentage": "percent of a core's second",
 }  # fmt: skip
 """What a burst is counted in, by the key of its rate."""
 
