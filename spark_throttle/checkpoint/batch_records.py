@@ -5,8 +5,8 @@ A record's name is the number of its batch in twelve digits, its kind, and a par
 - a report (`control.reports`) is what the decider says of the batch. It is written last, so a batch that has one has
   all its records. Its part is the batch's time by Spark's log.
 - a delivery (`checkpoint.delivery`) is what a paced sink or a function did not deliver; its part is the time as well.
-- charges (`control.charges`) are the processing time of one task, which does not know the time of its batch. Their part
-  names the run.
+- charges (`control.charges`) are what the functions of one task charged, which does not know the time of its batch.
+  Their part names the run.
 - a refusal (`spark.metering.charging`) is a task's "not now" on its way to the driver, which takes it away.
 
 Number and time together tell a batch from all others: a checkpoint that was put back gives the numbers of undone

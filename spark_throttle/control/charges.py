@@ -1,4 +1,4 @@
-"""The processing time that every batch used, on its way to the control plane.
+"""What functions charged for every batch, in time and in late costs, on its way to the control plane.
 
 Functions are metered where they run: each task writes what it charged to a record (`checkpoint.batch_records`), before
 the batch is committed. Its part says of which run it is, of which work of the batch, and of which attempt at it. Who
@@ -26,7 +26,7 @@ from spark_throttle.files.storage import Directory, read_block, write_block
 _JOINED: Final = "all"
 """The part that stands for all parts of a batch; others beside it were left by a run that was killed."""
 
-_IF_DAMAGED = "delete it: what it charged is then charged to nobody"
+_IF_DAMAGED = "delete it: what it charged is then charged to nobody, and the estimates of its rows stand"
 """No decision rests on it yet, so the checkpoint is whole without it."""
 
 
@@ -105,8 +105,5 @@ def _parts(directory: Directory, *, from_batch: int = 0) -> dict[int, list[str]]
 def _sum_of(directory: Directory, parts: list[str]) -> TimeCharges:
     """Return the charges of a batch."""
     joined = [name for name in parts if part_of(name) == _JOINED]
-    found = (
-        read_block(directory, name, TimeCharges, "the charges of processing time in", remedy=_IF_DAMAGED)
-        for name in joined or parts
-    )
+    found = (read_block(directory, name, TimeCharges, "the charges in", remedy=_IF_DAMAGED) for name in joined or parts)
     return TimeCharges.sum_of([each for each in found if each is not None])

@@ -6,9 +6,9 @@ in force, finds what it found the first time. Clocks are read here, and nowhere 
 a clock that is never set (`clock`), and every epoch pins its reading.
 
 An epoch is due when the policies or the job's shares have changed, when a waiting row may by now leave or expire, when
-processing time or a destination's answers are to be settled, when a budget begins anew, or when the wall clock was set.
-The decider refills its buckets itself, so while none of this happens batches run without a new epoch, and an idle query
-runs no batch.
+processing time, late costs or a destination's answers are to be settled, when a budget begins anew, or when the wall
+clock was set. The decider refills its buckets itself, so while none of this happens batches run without a new epoch,
+and an idle query runs no batch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
 from spark_throttle.control.shared_budgets import NamedWindows
 from spark_throttle.control.shared_quotas import PinnedShares, SharedQuotas, why_not_shared
+from spark_throttle.core.corrections import corrected_balances, in_dimension
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows
-from spark_throttle.core.measured_time import corrected_balances
 from spark_throttle.core.names.visible_text import visible
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.reservations import LateCosts
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, rates_after
 from spark_throttle.core.undelivered import Undelivered
@@ -81,6 +82,7 @@ class _Left:
     windows: CalendarWindows | None = None
     lost: BudgetClaims | None = None
     """What the epoch pinned, if its batch did not report."""
+    costs: LateCosts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +119,8 @@ class ControlPlane:
         Whether a query that begins deletes what an earlier one left, instead of being refused.
     most_wait_ms
         The longest time without a batch while rows wait, if the policies are read again by batches alone.
+    takes_costs
+        Whether rows are reserved, so that functions may tell what they cost.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators, given once
@@ -133,6 +137,7 @@ class ControlPlane:
         are_policies_on_disk: bool = True,
         may_begin_anew: bool = False,
         most_wait_ms: int | None = None,
+        takes_costs: bool = False,
     ) -> None:
         self._directory = directory
         self._pulse = pulse
@@ -145,7 +150,7 @@ class ControlPlane:
         self.epochs = Epochs(directory, fence, batches_retained=batches_retained)
         """The epochs that it made, by name."""
 
-        self._reports = Reports(directory, self.epochs.check_fence)
+        self._reports = Reports(directory, self.epochs.check_fence, takes_costs=takes_costs)
         self._snapshot: PolicySnapshot | None = None
         """The policies as they were at the last look."""
 
@@ -251,7 +256,10 @@ class ControlPlane:
         settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
         last = self._reports.last
         lost = epoch.claims if last is None or last.epoch != epoch.number else None
-        return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered, epoch.windows, lost)
+        return _Left(
+            balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered, epoch.windows, lost,
+            self._reports.late_costs,
+        )  # fmt: skip
 
     def _balances(
         self,
@@ -267,7 +275,8 @@ class ControlPlane:
             return SharedBuckets.full(policy, share, now_ms=now_ms).balance_micro
         left = last.shared_micro
         if time is not None:
-            left = corrected_balances(left, time.measured.owed_by_scope(policy), policy.shared)
+            owed = in_dimension(time.measured.owed_by_scope(policy), Dimension.TIME)
+            left = corrected_balances(left, owed, policy.shared)
         buckets = SharedBuckets(left, last.as_of_ms, share)
         return buckets.refilled(policy, now_ms=now_ms, earns_until_ms=earns_until_ms).balance_micro
 
@@ -377,7 +386,7 @@ class ControlPlane:
                 raise DamagedError(what, f"the report of the batch of epoch {epoch.number} is gone", RESTORE_CHECKPOINT)
             return True
         is_to_settle = (epoch.time is not None or epoch.may_return) and reports.has_moved
-        return is_to_settle or self._next_due_ms(epoch) <= now_ms
+        return is_to_settle or reports.late_costs is not None or self._next_due_ms(epoch) <= now_ms
 
     def _next_due_ms(self, epoch: Epoch, *, waits_for_calendar: bool = True) -> int:
         """Return when a row that waits after `epoch`'s batches may leave or expire, or a destination be asked again."""
@@ -455,7 +464,7 @@ class ControlPlane:
             self._shared.keep_until_repaid(policy, left.balance_micro, share, now_ms=now_ms)
         epoch = Epoch(
             number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, left.time,
-            left.destinations, left.undelivered, windows, claims, parts,
+            left.destinations, left.undelivered, windows, claims, parts, left.costs,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:

@@ -6,10 +6,10 @@ function of what was logged. A batch without a report is one for which no epoch 
 moved nothing, and nothing of it is lost.
 
 The control plane reads the head of a report once, and the whole report where its namespaces count: for quotas on
-processing time, and for those that jobs share (`Reports`). What reports say of processing time and of destinations
-counts until an epoch has settled it. The last one says whether rows wait, when one is due, and what the shared buckets
-hold. A checkpoint that was put back goes on from an earlier epoch. The reports of undone batches are deleted, and what
-is settled next is what the batches after that epoch and up to the newest that is left used.
+processing time, and for those that jobs share (`Reports`). What is said of processing time, of late costs and of
+destinations counts until an epoch has settled it. The last one says whether rows wait, when one is due, and what the
+shared buckets hold. A checkpoint that was put back goes on from an earlier epoch. The reports of undone batches are
+deleted, and what is settled next is what the batches after that epoch and up to the newest that is left used.
 
 The first batch of a run that rejects more than a tenth of what it decides is told in the log, once, with reason and
 scope (`RejectionNotice`): rejected rows go to the dead letters, where nobody looks who does not know of them.
@@ -39,6 +39,7 @@ from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
+from spark_throttle.core.reservations import LateCosts
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.undelivered import Undelivered
@@ -135,16 +136,19 @@ class Reports:
     ----------
     check_fence
         Called before a file is moved or deleted; raises if the directory belongs to another run.
+    takes_costs
+        Whether functions may tell late costs, whatever the policy limits.
     """
 
-    def __init__(self, directory: Directory, check_fence: Callable[[], None]) -> None:
+    def __init__(self, directory: Directory, check_fence: Callable[[], None], *, takes_costs: bool = False) -> None:
         self._directory = directory
         self._check_fence = check_fence
+        self._takes_costs = takes_costs
         self._unsettled: dict[int, KeptReport] = {}
         """The reports of unsettled batches, in the order of the batches; without quotas on time, the last batch's."""
 
         self._charges: dict[int, TimeCharges] = {}
-        """The processing time of unsettled batches that reported any."""
+        """What functions charged for unsettled batches."""
 
         self._deliveries: dict[int, Delivery | None] = {}
         self.has_begun = False
@@ -165,7 +169,7 @@ class Reports:
         came = []
         if not self.has_begun:
             self._check_fence()
-            settles = epoch.time is not None or epoch.may_return
+            settles = epoch.time is not None or epoch.may_return or self._takes_costs
             newest = newest_batch(self._directory)
             begins_at = epoch.settled_batch if settles else newest
             self.newest_batch = max(-1, min(begins_at, newest - 1) - 1)
@@ -173,7 +177,8 @@ class Reports:
         names = records(self._directory, REPORT, from_batch=max(0, self.newest_batch))
         newest = newest_batch(self._directory, names or None)
         if newest != self.newest_batch:
-            charges = {} if epoch.time is None else read_charges(self._directory, after_batch=self.newest_batch)
+            is_charged = epoch.time is not None or self._takes_costs
+            charges = read_charges(self._directory, after_batch=self.newest_batch) if is_charged else {}
             for batch, report in kept_reports(self._directory, after_batch=self.newest_batch, names=names).items():
                 if report.head.epoch > epoch.number:
                     # The checkpoint was put back to before this batch, which will run and report again; unless this
@@ -185,7 +190,7 @@ class Reports:
                 if epoch.time is None:
                     self._unsettled.clear()
                 self._unsettled[batch] = self._last = report
-                if batch in charges:
+                if batch in charges and (epoch.time is not None or charges[batch].costs is not None):
                     self._charges[batch] = charges[batch]
                 if epoch.may_return:
                     self._deliveries[batch] = self._delivery(batch, report.head)
@@ -209,6 +214,12 @@ class Reports:
     def newest_settled(self, epoch: Epoch) -> int:
         """Return the last batch that the epoch after `epoch` settles."""
         return max(self.newest_batch, epoch.settled_batch)
+
+    @property
+    def late_costs(self) -> LateCosts | None:
+        """What rows really cost, as functions told it in the batches that are not yet settled; `None` for nothing."""
+        told = [charges.costs for charges in self._charges.values() if charges.costs is not None]
+        return LateCosts.sum_of(told) if told else None
 
     def told(self) -> list[dict[str, Told]]:
         """Return what destinations said in the batches that are not yet settled, in the order of the batches."""

@@ -12,6 +12,7 @@ from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime, fu
 from spark_throttle.core.measured_time import MeasuredTime, time_by_scope
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.reservations import LateCosts
 from spark_throttle.core.shares.destinations import DestinationRates
 from spark_throttle.core.state import ControlRow
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
@@ -119,6 +120,9 @@ class Epoch:
     parts_micro_per_ms: Int64s | None = None
     """As in `state.ControlRow`."""
 
+    costs: LateCosts | None = None
+    """As in `state.ControlRow`, of the batches that it settles."""
+
     @property
     def may_return(self) -> bool:
         """Whether rows that leave in its batches may come back: what became of them is said with the next epoch."""
@@ -143,5 +147,5 @@ class Epoch:
             self.share_in_force(len(policy.shared)), self.earns_until_ms,
             None if self.time is None else self.time.measured, self.undelivered,
             None if self.destinations is None else self.destinations.given_up(policy), self.windows,
-            self.claims, self.parts_micro_per_ms,
+            self.claims, self.parts_micro_per_ms, self.costs,
         )  # fmt: skip

@@ -16,6 +16,9 @@ Laws: every row has one fate. A bucket whose rows all came back holds what it wo
 hold of what was delivered. Rows of a namespace keep their order: all that left stood before all that waits. The fates
 follow from the state and the control row alone, so a batch that is run again finds the same.
 
+A row that was reserved takes its reservation back with it. If that was settled meanwhile, the units that it was charged
+stay charged (`reservations`).
+
 Surprises: a lead in the fair tree is not taken back; it is at most two of the largest messages. The processing time
 that a row was charged by an estimate is corrected to what was measured (`measured_time`), so it is not given back here.
 """
@@ -34,6 +37,7 @@ from spark_throttle.core.limits.token_bucket import credit, debit, full, in_micr
 from spark_throttle.core.names.matching import match, positions_in
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import AMOUNTS, KNOWN, MIN_BALANCE_MICRO, Bools, CompiledPolicy, Int64s
+from spark_throttle.core.reservations import has_identity
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.undelivered import Undelivered
@@ -86,12 +90,23 @@ def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None
         problem = f"it does not say what became of the {len(left)} rows that left in the batch before"
         raise DamagedError(_WHAT, problem, RESTORE_CHECKPOINT)
     fate = fates(state, undelivered)
-    returned = tally(left.take(np.flatnonzero(fate == RETURNED)), flows)
+    state, back = _unreserved(state, left.take(np.flatnonzero(fate == RETURNED)))
+    returned = tally(back, flows)
     is_waiting = np.ones(len(left) + len(state.queue), dtype=np.bool_)
     is_waiting[left_at] = fate == RETURNED
     queue = state.queue.with_rows(left_at, left).take(np.flatnonzero(is_waiting))
     after = replace(given_back(state, returned, policy), queue=queue, left=left.take(np.flatnonzero(fate == AGAIN)))
     return Settlement(after, fate, returned)
+
+
+def _unreserved(state: DeciderState, rows: Queue) -> tuple[DeciderState, Queue]:
+    """Return the state without the reservations of rows that came back, and these with the units that go back."""
+    if rows.identity is None:
+        return state, rows
+    _, units = rows.amounts(len(AMOUNTS))
+    opened, is_open = state.reservations.without_rows(rows.identity, rows.flow, units)
+    goes_back = np.where(is_open | ~has_identity(rows.identity), units, 0)
+    return replace(state, reservations=opened), replace(rows, units=goes_back)
 
 
 def may_return(flow: Int64s, is_admitted: Bools, group_scope: Int64s, policy: CompiledPolicy | None) -> Int64s:

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.corrections import Owed, corrected_balances, in_dimension, with_owed
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import Matches, match, positions_in
-from spark_throttle.core.quota import MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
 from spark_throttle.core.usage import UsageReport
 
 if TYPE_CHECKING:
-    from spark_throttle.core.state import DeciderState, Flows
+    from spark_throttle.core.state import DeciderState
 
 REMEMBERED_MS: Final = 600_000
 """How long the price of an idle namespace is remembered."""
@@ -124,7 +124,7 @@ class MeasuredTime:
             if report.own_time_ns is not None:
                 at = positions_in(report.names, self.names)
                 left[at >= 0, _TIME], as_of_ms = report.own_time_ns[at[at >= 0]], report.as_of_ms
-        left = corrected_balances(left, self.owed_ns, limits)
+        left = corrected_balances(left, in_dimension(self.owed_ns, _TIME), limits)
         filled: Int64s = refill(left, limits.rate_micro_per_ms, limits.burst_micro, now_ms - as_of_ms)[:, _TIME]
         return filled
 
@@ -147,12 +147,11 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
     """Return the state that the last batch left under a policy, with what was measured in place of the estimate."""
     if not len(measured.names):
         return state
-    shared = corrected_balances(state.shared.balance_micro, measured.owed_by_scope(policy), policy.shared)
-    flows = _with_flows_of(state.flows, measured.names, policy)
+    owed = Owed(_TIME, measured.names, measured.owed_ns, measured.owed_by_scope(policy))
+    state = with_owed(state, owed, policy)
+    flows = state.flows
     at, matches = positions_in(flows.names, measured.names), match(measured.names, policy)
-    balance, price, priced_ms = flows.balance_micro.copy(), flows.price_ns.copy(), flows.priced_ms.copy()
-    own = matches.own_limits(policy)
-    balance[at] = corrected_balances(balance.take(at, axis=0), measured.owed_ns, own)
+    price, priced_ms = flows.price_ns.copy(), flows.priced_ms.copy()
     tells, window_ms = measured.messages > 0, _shortest_ms(matches, policy)
     moved = moved_prices(
         price[at], measured.specific_ns, measured.messages, window_ms, passed_ms=state.advanced_to_ms - priced_ms[at]
@@ -160,10 +159,7 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
     price[at] = np.where(tells, moved, price[at])
     priced_ms[at] = np.where(tells, state.advanced_to_ms, priced_ms[at])
     prices = _moved_means(state.prices, measured, int(window_ms.min()), now_ms=state.advanced_to_ms)
-    return replace(
-        state, shared=replace(state.shared, balance_micro=shared), prices=prices,
-        flows=replace(flows, balance_micro=balance, price_ns=price, priced_ms=priced_ms),
-    )  # fmt: skip
+    return replace(state, prices=prices, flows=replace(flows, price_ns=price, priced_ms=priced_ms))
 
 
 def _moved_means(prices: MeanPrices, measured: MeasuredTime, window_ms: int, *, now_ms: int) -> MeanPrices:
@@ -182,30 +178,6 @@ def _moved_means(prices: MeanPrices, measured: MeasuredTime, window_ms: int, *, 
         passed_ms=np.array([now_ms - prices.priced_ms]),
     )  # fmt: skip
     return MeanPrices(-int(-common_ns[0] // messages[0]), int(moved_ns[0]), now_ms)
-
-
-def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -> Int64s:
-    """Return balances, shape (n, 4), less what was used beyond the estimate, shape (n,).
-
-    What a scope that observes is overdrawn by is no debt: it owes one burst at most.
-
-    Examples
-    --------
-    A second of half a core that holds 0.5 s, and a batch that was estimated at nothing and took 1.5 s:
-
-    >>> rates, bursts = np.array([[-1, -1, -1, 500_000]]), np.array([[0, 0, 0, 500_000_000]])
-    >>> for on_excess in (OnExcess.DELAY, OnExcess.OBSERVE):
-    ...     limits = Limits(rates, bursts, np.array([on_excess]), np.array([1]))
-    ...     corrected_balances(bursts, np.array([1_500_000_000]), limits)[0].tolist()
-    [0, 0, 0, -1000000000]
-    [0, 0, 0, -500000000]
-    """
-    held_ns, is_observing = balance_micro[:, _TIME], limits.on_excess == OnExcess.OBSERVE
-    least_ns = np.where(is_observing, -limits.burst_micro[:, _TIME], MIN_BALANCE_MICRO)
-    left_ns = np.maximum(held_ns - owed_ns, np.minimum(least_ns, held_ns))
-    out = balance_micro.copy()
-    out[:, _TIME] = np.where(limits.is_limited[:, _TIME], left_ns, held_ns)
-    return out
 
 
 def moved_prices(
@@ -255,13 +227,3 @@ def _window_ms(limits: Limits) -> Int64s:
     rate, burst = limits.rate_micro_per_ms[:, _TIME], limits.burst_micro[:, _TIME]
     fills_ms = np.clip(burst // np.maximum(rate, 1), 1, _MOST_WINDOW_MS)
     return np.where(rate > 0, fills_ms, rate)
-
-
-def _with_flows_of(flows: Flows, names: pa.StringArray, policy: CompiledPolicy) -> Flows:
-    """Return the flows, and behind them full ones of those names that are not remembered."""
-    new = names.filter(pc.invert(pc.is_in(names, value_set=flows.names)))
-    if not len(new):
-        return flows
-    limits = match(new, policy).own_limits(policy)
-    balance_micro = np.concatenate([flows.balance_micro, full(limits.rate_micro_per_ms, limits.burst_micro)])
-    return replace(flows.with_new(new), balance_micro=balance_micro)

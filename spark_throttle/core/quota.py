@@ -358,6 +358,9 @@ class CompiledPolicy:
     time_zone: str = "UTC"
     """The zone of the calendar by which budgets begin anew."""
 
+    reservation_ms: int = 600_000
+    """After how long a row whose cost nobody tells has cost what was estimated."""
+
     unit: str = "units"
     """What units are called."""
 

@@ -23,6 +23,7 @@ from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Sp
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import AMOUNTS, Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.reservations import LateCosts, Reservations, no_identities
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.undelivered import Undelivered
 
@@ -155,25 +156,41 @@ class Queue:
     units: Int64s | None = None
     """The row's units; `None` if no row has any."""
 
+    identity: Int64s | None = None
+    """Shape (n, 2): by what the row is reserved once it leaves, zeros where it is not; `None` if no row is."""
+
     def __len__(self) -> int:
         return len(self.flow)
 
     @classmethod
-    def of(cls, flow: Int64s, amounts: Sequence[Int64s], arrival_ms: Int64s, release_ms: Int64s) -> Queue:
+    def of(
+        cls,
+        flow: Int64s,
+        amounts: Sequence[Int64s],
+        arrival_ms: Int64s,
+        release_ms: Int64s,
+        identity: Int64s | None = None,
+    ) -> Queue:
         """Return rows with some of `AMOUNTS`."""
         size_bytes, *units = amounts
-        return cls(flow, size_bytes, arrival_ms, release_ms, units[0] if units and units[0].any() else None)
+        has_units = bool(units) and units[0].any()
+        return cls(flow, size_bytes, arrival_ms, release_ms, units[0] if has_units else None, identity)
 
     def amounts(self, count: int) -> tuple[Int64s, ...]:
         """Return the first `count` of the rows' `AMOUNTS`."""
         units = np.zeros_like(self.size_bytes) if self.units is None else self.units
         return (self.size_bytes, units)[:count]
 
+    @property
+    def identities(self) -> Int64s:
+        """The rows' identities."""
+        return no_identities(len(self)) if self.identity is None else self.identity
+
     def each(self, change: Callable[[Int64s], Int64s]) -> Queue:
         """Return the queue with each of its columns changed."""
-        units = None if self.units is None else change(self.units)
+        others = (None if column is None else change(column) for column in (self.units, self.identity))
         return Queue(
-            change(self.flow), change(self.size_bytes), change(self.arrival_ms), change(self.release_ms), units
+            change(self.flow), change(self.size_bytes), change(self.arrival_ms), change(self.release_ms), *others
         )
 
     def take(self, at: Int64s) -> Queue:
@@ -196,7 +213,7 @@ class Queue:
         is_own[at] = False
 
         def merged(own: Int64s, others: Int64s) -> Int64s:
-            found = np.empty(len(is_own), dtype=np.int64)
+            found = np.empty((len(is_own), *own.shape[1:]), dtype=np.int64)
             found[at], found[is_own] = others, own
             return found
 
@@ -228,6 +245,7 @@ class Queue:
             merge(self.flow, rows.flow), merge(self.size_bytes, rows.size_bytes),
             merge(self.arrival_ms, rows.arrival_ms), merge(self.release_ms, rows.release_ms),
             None if self.units is None and rows.units is None else merge(own_units, units),
+            None if self.identity is None and rows.identity is None else merge(self.identities, rows.identities),
         )  # fmt: skip
 
     @classmethod
@@ -275,6 +293,9 @@ class ControlRow:
     parts_micro_per_ms: Int64s | None = None
     """As in `SharedBuckets`."""
 
+    costs: LateCosts | None = None
+    """What rows that were reserved really cost, as functions told it; `None` if they told nothing."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeciderState:
@@ -307,6 +328,9 @@ class DeciderState:
 
     windows: CalendarWindows | None = None
     """As in `ControlRow`."""
+
+    reservations: Reservations = field(default_factory=Reservations.none)
+    """The rows that left for an estimate, and whose costs are not known yet."""
 
     @classmethod
     def initial(

@@ -1,7 +1,8 @@
-"""Processing time that a batch's rows took, by namespace: it is debited from the quotas on processing time.
+"""What functions charge for the rows of a batch: processing time by namespace, and late costs by identity.
 
-Time is measured after it was used, so it is charged afterwards: what a batch used is known when the next one is
-planned. Measuring is not the core's business; it is given sums.
+Both are known after the work was done, so they are charged afterwards: what a batch charged is known when the next one
+is planned. Time is debited from the quotas on it (`measured_time`), and a late cost settles a reservation
+(`reservations`). Measuring is not the core's business; it is given sums.
 
 Source: KIP-124, "Request rate quotas".
 """
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import MOST_NS, Int64s
+from spark_throttle.core.reservations import LateCosts
 
 _HALF_BITS = 28
 
@@ -35,7 +37,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeCharges:
-    """The processing time that functions used for rows.
+    """The processing time that functions used for rows, and what they told of late costs.
 
     Examples
     --------
@@ -58,12 +60,15 @@ class TimeCharges:
     """For each namespace, the part of its time that all rows of the batch used together, divided by rows; `None` if
     there is none."""
 
+    costs: LateCosts | None = None
+    """What rows that were reserved really cost; `None` if nothing was told of any."""
+
     @classmethod
-    def of(cls, time_ns: dict[str, int], *, unattributed_ns: int = 0) -> TimeCharges:
-        """Return the charges of namespaces by name."""
+    def of(cls, time_ns: dict[str, int], *, unattributed_ns: int = 0, costs: LateCosts | None = None) -> TimeCharges:
+        """Return the charges of namespaces by name, and late costs."""
         each_ns = np.fromiter((min(each, MOST_NS) for each in time_ns.values()), np.int64, len(time_ns))
         names = pa.array(list(time_ns), pa.string())
-        return cls.sum_of([cls(names, each_ns, unattributed_ns)])
+        return cls.sum_of([cls(names, each_ns, unattributed_ns, costs=costs)])
 
     @classmethod
     def divided(cls, lots: Sequence[Lot]) -> TimeCharges:
@@ -119,9 +124,11 @@ class TimeCharges:
     def sum_of(cls, parts: Sequence[TimeCharges]) -> TimeCharges:
         """Return the charges of all parts together; none for no parts."""
         unattributed_ns = min(sum(part.unattributed_ns for part in parts), MOST_NS)
+        told = [part.costs for part in parts if part.costs is not None]
+        costs = LateCosts.sum_of(told) if told else None
         names = pa.concat_arrays([pa.array([], pa.string()), *(part.names for part in parts)])
         if not len(names):
-            return cls(names, np.zeros(0, dtype=np.int64), unattributed_ns)
+            return cls(names, np.zeros(0, dtype=np.int64), unattributed_ns, costs=costs)
         coded = names.dictionary_encode()
         key = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         time_ns = sums_of_time(key, np.concatenate([part.time_ns for part in parts]), len(coded.dictionary))
@@ -130,7 +137,7 @@ class TimeCharges:
         if any(part.common_ns is not None for part in parts):
             each_ns = np.concatenate([part.time_ns - part.specific_ns for part in parts])
             common_ns = sums_of_time(key, each_ns, len(coded.dictionary))[at]
-        return cls(sorted_names, time_ns[at], unattributed_ns, common_ns)
+        return cls(sorted_names, time_ns[at], unattributed_ns, common_ns, costs)
 
     @property
     def specific_ns(self) -> Int64s:

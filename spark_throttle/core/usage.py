@@ -46,6 +46,25 @@ class ReportHead:
     left_messages: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReservationCounts:
+    """What became of the rows that left for an estimate (`reservations`), in messages."""
+
+    open_messages: int = 0
+    oldest_ms: int = 0
+    """For how long the oldest open one has been; 0 if none is."""
+
+    ended_messages: int = 0
+    """Those that ended in the batch without a cost: the estimate stands."""
+
+    settled_messages: int = 0
+    unknown_costs: int = 0
+    """The costs that the batch brought of rows that were never reserved, or whose reservation was settled or ended."""
+
+    unusable_costs: int = 0
+    """Those without an identity, or that no row can have."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class UsageReport:
     """The report on one batch; arrays run over the flows whose rows arrived, waited or left.
@@ -149,6 +168,23 @@ class UsageReport:
     budgets: UsedBudgets | None = None
     """What is used of budgets after the batch; `None` if the policy has none."""
 
+    reserved_messages: Int64s | None = None
+    """The rows that left for an estimate and whose costs are not known yet; `None` if there are none, as below."""
+
+    reserved_units: Int64s | None = None
+    """Their estimates."""
+
+    given_back_units: Int64s | None = None
+    """By how much the costs that the batch brought are less than the estimates."""
+
+    overdrawn_units: Int64s | None = None
+    """By how much they are more."""
+
+    unsettled_messages: Int64s | None = None
+    """The rows whose reservation ended in the batch without a cost: the estimate stands."""
+
+    reservations: ReservationCounts | None = None
+
     def number(self, name: str) -> Int64s:
         """Return a number of `ScopeUsage` for each namespace: 0 where the report has none."""
         column, _, unit = name.rpartition("_")
@@ -159,9 +195,19 @@ class UsageReport:
 
     @property
     def is_active(self) -> Bools:
-        """Whether a row of the flow arrived, waited or left, or still waits."""
+        """Whether a row of the flow arrived, waited or left, or still waits, or is reserved or was settled."""
         moved = self.offered + self.admitted + self.rejected + self.waiting
-        return moved[:, Dimension.MESSAGES] > 0
+        found: Bools = moved[:, Dimension.MESSAGES] > 0
+        for each in (
+            self.reserved_messages, self.given_back_units, self.overdrawn_units, self.unsettled_messages,
+        ):  # fmt: skip
+            found |= False if each is None else each > 0
+        return found
+
+    @property
+    def unknown_costs(self) -> Int64s:
+        """Those that each namespace told in vain: none, as nobody knows whose a cost is that finds no reservation."""
+        return np.zeros(len(self.names), dtype=np.int64)
 
     @property
     def as_of_ms(self) -> int:
@@ -216,6 +262,17 @@ class ScopeUsage:
     returned_messages: int = _counted("Messages that were admitted, not delivered, and wait again")
     returned_bytes: int = _counted("Bytes that were admitted, not delivered, and wait again")
     returned_units: int = _counted("Units that were admitted, not delivered, and wait again")
+    reserved_messages: int = 0
+    """Messages that left for an estimate, and whose costs are not known yet."""
+
+    reserved_units: int = 0
+    """What these were estimated to cost."""
+
+    given_back_units: int = _counted("Units by which messages cost less than was estimated")
+    overdrawn_units: int = _counted("Units by which messages cost more than was estimated")
+    unsettled_messages: int = _counted("Messages whose estimate stands, as nobody told in time what they cost")
+    unknown_costs: int = _counted("Costs that found no reservation, or are unusable")
+    """The job's alone: nobody knows whose they are."""
 
 
 def pack_usage(report: UsageReport) -> bytes:

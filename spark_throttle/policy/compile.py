@@ -114,6 +114,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         guarantees=_guarantees(document, direction, named),
         time_zone=document.job.time_zone,
         unit=document.job.unit,
+        reservation_ms=_milli(document.job.reservation_seconds),
     )
 
 

@@ -160,6 +160,9 @@ class JobPolicy(ScopePolicy):
     time_zone: TimeZone = "UTC"
     """The zone in which hours, days and months begin for all budgets of the policy, such as `Europe/Berlin`."""
 
+    reservation_seconds: Seconds = Field(default=Decimal(600), validate_default=True)
+    """After how long a row whose cost nobody tells has cost its estimate."""
+
     unit: UnitName = "units"
     """What `units_per_second` and the other keys of units count, as people call it, such as `tokens`."""
 

@@ -14,7 +14,7 @@ driver, once per start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -31,6 +31,7 @@ from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.record import to_json
 from spark_throttle.sharing.settings import ExchangeOptions
+from spark_throttle.spark.columns.late_costs import CostStream
 from spark_throttle.spark.columns.payload_columns import (
     RowExpressions,
     as_column,
@@ -93,6 +94,9 @@ class Pipeline:
     is_inline: bool = False
     """Whether the executors cannot write to the control directory, so that files travel with their digests."""
 
+    costs: CostStream | None = None
+    """What rows really cost, if a stream tells it."""
+
     @cached_property
     def waiting_schema(self) -> StructType:
         """The user's columns in the types in which they are staged, wait and leave."""
@@ -107,7 +111,9 @@ class Pipeline:
             If an expression may have another value when a batch is run again.
         """
         given = self.settings
-        return stream_definition(self.events, given.rows, self._volatile, targets, partition_columns)
+        found = stream_definition(self.events, given.rows, self._volatile, targets, partition_columns)
+        told = {} if self.costs is None else self.costs.printed()
+        return replace(found, expressions={**found.expressions, **told})
 
     def frames(
         self,
@@ -140,6 +146,8 @@ class Pipeline:
         together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(
             self._control(control_path, sinks, may_begin_anew=may_begin_anew)
         )
+        if self.costs is not None:
+            together = together.unionByName(self.costs.frames())
         decide = DigestDecider(
             QueueStorage(control_path, self._kept_turns, None if self.is_inline else INLINE_BYTES),
             self._kept_turns,
@@ -219,6 +227,8 @@ def control_options(
     }
     if given.rows.units is not None:
         options["statesUnits"] = "true"
+    if given.rows.reservation is not None:
+        options["takesCosts"] = "true"
     if given.run:
         options["run"] = given.run
     if given.exchange is not None:

@@ -87,6 +87,8 @@ class ReferencePipeline:
     def problem(self, partition_columns: Sequence[str]) -> str | None:
         """Return why this query cannot decide on references; `None` if it can."""
         problem = self.stream.problem()
+        if self.settings.rows.reservation is not None:
+            problem = "rows are reserved by an identity that Spark computes"
         if problem is not None:
             return problem
         found = self._deciding(partition_columns)

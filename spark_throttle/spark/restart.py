@@ -25,6 +25,7 @@ from spark_throttle.control.epochs import logged_epoch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
+from spark_throttle.spark.columns.late_costs import SETTLED_BY
 from spark_throttle.spark.sinks.taken_batch import APP_SUFFIX, has_rows
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.state_reader import is_readable, misfit
@@ -88,12 +89,24 @@ def refuse_restart(
     refuse_unbound(manifest, direction=direction)
     if before is None:
         return
+    refuse_other_sources(before.definition, definition)
     if read_offset_log(log).committed >= 0 and is_readable(checkpoint):
         is_held = _holds_all(dict(before.definition.columns), dict(definition.columns))
         problem = None if is_held else misfit(spark, checkpoint, control_path, waiting_schema)
         if problem is not None:
             raise ConfigurationError(f"{problem} ({_PAGE})")
     _refuse_changed(spark, directory, log, manifest, before, definition)  # last, because it may record the definition
+
+
+def refuse_other_sources(before: Definition, now: Definition) -> None:
+    """Refuse a query that has a stream of costs, and had none, or the other way round."""
+    had, has = (any(name.startswith(SETTLED_BY) for name in each.expressions) for each in (before, now))
+    if had != has:
+        change, remedy = ("none any more", "give it again") if had else ("one now", "start with a new checkpoint")
+        raise ConfigurationError(
+            f"of streams of costs (settled_by) the query has {change}, and Spark goes on from a checkpoint only with "
+            f"the sources that it began with: {remedy} ({_PAGE})"
+        )
 
 
 def _refuse_changed(

@@ -22,6 +22,7 @@ from spark_throttle.policy.compile import compile_from
 from spark_throttle.policy.model import Direction
 from spark_throttle.policy.source import refuse_units
 from spark_throttle.sharing.settings import ExchangeOptions
+from spark_throttle.spark.columns.late_costs import CostStream
 from spark_throttle.spark.columns.payload_columns import ColumnLike, RowExpressions, as_column, row_columns
 from spark_throttle.spark.columns.recorded_traffic import Duration, duration_ms, summed
 from spark_throttle.spark.control_look import ControlLook
@@ -68,6 +69,10 @@ class Throttle:
         Column or SQL expression of the row's units: a whole number of what the policy's ``units_per_second`` counts,
         such as the tokens of a model. By default rows cost none, and policies that limit units are refused; with
         ``units="0"`` they are not.
+    reservation
+        Column or SQL expression that identifies what a row really costs, which is told later: text, a binary or a whole
+        number. The row is charged its `units` as an estimate when it leaves, and the difference once its cost is known
+        (`ThrottledStreamWriter.settled_by`, `Meter.settle`). Rows where it is null are charged their `units` for good.
     order_by
         Columns or SQL expressions that order the rows of a namespace. The default is Kafka's partition and offset if
         the stream has them and the topic, and otherwise an arbitrary order that is the same at every attempt.
@@ -86,7 +91,7 @@ class Throttle:
         If an argument has a value or form that is not allowed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what decides of a row, and by which policies
         self,
         policies: Policies,
         namespace: ColumnLike,
@@ -95,14 +100,18 @@ class Throttle:
         direction: Direction = "publish",
         exchange: str | Mapping[str, Any] | None = None,
         units: ColumnLike | None = None,
+        *,
+        reservation: ColumnLike | None = None,
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
         if isinstance(order_by, str):
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
+        if reservation is not None and units is None:
+            raise ConfigurationError("reservation is given without units, which are the estimate: give units too")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)
         located = _located(policies, direction, states_units=units is not None)
-        rows = RowExpressions(namespace, size, order_by, units)
+        rows = RowExpressions(namespace, size, order_by, units, reservation)
         self._settings = ThrottleSettings(located, rows, direction, shared)
         self._looks: dict[str, ControlLook] = {}
         self._metered = MeteredQuery()
@@ -129,7 +138,13 @@ class Throttle:
             raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
         return ThrottledStreamWriter(Pipeline(self._settings, events), self._metered.begin, self._follow)
 
-    def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:
+    def apply(
+        self,
+        events: DataFrame,
+        *,
+        control_path: str,
+        settled_by: tuple[DataFrame, ColumnLike, ColumnLike] | None = None,
+    ) -> DataFrame:
         """Return the decided rows of a stream: the user's columns and the ``throttle`` column, rejected rows included.
 
         Use it to keep a sink of your own. Filter on ``throttle.verdict = 'ADMIT'``; waiting rows are not in the stream
@@ -143,15 +158,20 @@ class Throttle:
             A directory to which the driver and the executors can write. Back it up, restore and delete it together with
             the query's checkpoint. A path without a scheme is resolved by Spark. A full refresh of a pipeline empties
             it.
+        settled_by
+            A stream of costs with its expressions, as `ThrottledStreamWriter.settled_by` takes them.
         """
+        costs = None if settled_by is None else CostStream.of(self._settings.rows, *settled_by)
         if isinstance(events, ReferenceStream):
             raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
         if is_in_pipeline():
-            return aside(lambda: self._applied(events, control_path, is_declared=True))
-        return self._applied(events, control_path, is_declared=False)
+            return aside(lambda: self._applied(events, control_path, costs, is_declared=True))
+        return self._applied(events, control_path, costs, is_declared=False)
 
-    def _applied(self, events: DataFrame, control_path: str, *, is_declared: bool) -> DataFrame:
-        spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
+    def _applied(
+        self, events: DataFrame, control_path: str, costs: CostStream | None = None, *, is_declared: bool
+    ) -> DataFrame:
+        spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True, costs=costs)
         if self._settings.policies.kind == "table":
             raise ConfigurationError(
                 f"the policy table {self._settings.policies.place} is read beside each batch, which apply does not "
@@ -190,7 +210,7 @@ class Throttle:
         function
             A function for `foreachBatch`, `foreachPartition`, `mapInPandas` or `mapInArrow`, or a pandas or Arrow UDF
             with type hints: an iterator UDF, or one from series or arrays to a series or array. If it has a parameter
-            `meter`, it is given a `Meter`, to which it may say itself what it used for whom.
+            `meter`, it is given a `Meter`, to which it may say itself what it used for whom, and what rows really cost.
         clock
             ``cpu`` for the CPU time of the thread that calls the function, ``wall`` for the time that passes, as where
             the function waits for work that is done elsewhere.

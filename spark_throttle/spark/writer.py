@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +15,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.control.run_fence import RunWatch
-from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import to_json
+from spark_throttle.spark.columns.late_costs import CostStream
+from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.function_sink import FunctionSink
 from spark_throttle.spark.paced.paced_options import (
@@ -71,8 +72,9 @@ from spark_throttle.spark.start.executors import (
     task_slots,
 )
 from spark_throttle.spark.start.policy_table import TableReading, read_table
-from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.spark.start.spark_paths import SparkPaths, checkpoint_place
 from spark_throttle.spark.start.state_settings import one_state_partition, refuse_state_store
+from spark_throttle.spark.start.triggers import check_trigger
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +87,6 @@ _ARGUMENTS: Final = {
     "HttpSender(…) its own",
     TRANSACTIONAL: "give it to the sink itself",
 }
-_TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
 class ThrottledStreamWriter:
@@ -127,6 +128,7 @@ class ThrottledStreamWriter:
         self._transactional: TransactionalSink | None = None
         self._rejected: Target | None = None
         self._usage: Target | None = None
+        self._costs: CostStream | None = None
 
     def format(self, source: str) -> ThrottledStreamWriter:
         """Set the sink's format: any format to which Spark can write a batch."""
@@ -161,16 +163,7 @@ class ThrottledStreamWriter:
         With ``availableNow`` the query ends when all rows that were available have been admitted or rejected. It waits
         for rows that wait for tokens, except for those that a quota of 0 holds, which stay queued.
         """
-        if len(trigger) != 1:
-            raise ConfigurationError(f"trigger takes exactly one of {list(_TRIGGERS)}; got {sorted(trigger)}")
-        (kind,) = trigger
-        if kind not in _TRIGGERS:
-            raise ConfigurationError(f"unknown trigger {kind!r}{did_you_mean(kind, _TRIGGERS)}")
-        if kind in ("continuous", "realTime", "once"):
-            raise ConfigurationError(
-                f"trigger {kind!r} cannot be throttled (it runs no micro-batches, or one without limits): "
-                f"use processingTime or availableNow"
-            )
+        check_trigger(trigger)
         self._trigger = trigger
         return self
 
@@ -250,6 +243,29 @@ class ThrottledStreamWriter:
         table = options.pop("table", None)
         words = {key: str(value) for key, value in options.items()}
         self._rejected = Target(format, words, path=path or words.pop("path", None), table=table)
+        return self
+
+    def settled_by(self, costs: DataFrame, identity: ColumnLike, units: ColumnLike) -> ThrottledStreamWriter:
+        """Settle rows that were reserved by what a second stream says that they really cost.
+
+        Each cost counts once, in the first batch that brings it, and also after a crash: Spark logs the offsets of both
+        streams together. A cost of which no reservation is open changes nothing, and is counted.
+
+        Parameters
+        ----------
+        costs
+            A streaming DataFrame. Its rows must come after those that they are of have left.
+        identity
+            Column or SQL expression of what the throttle's `reservation` was.
+        units
+            Column or SQL expression of the cost, a whole number of units.
+
+        Raises
+        ------
+        ConfigurationError
+            If the throttle has no `reservation`.
+        """
+        self._costs = CostStream.of(self._pipeline.settings.rows, costs, identity, units)
         return self
 
     def usage(self, path: str) -> ThrottledStreamWriter:
@@ -442,7 +458,10 @@ class ThrottledStreamWriter:
             against = _GIVES_BACK
         elif unwritable is not None:
             against = f"the executors cannot write to the control directory, {unwritable}"
-        return choose_pipeline(self._pipeline, control_path, columns, against)
+        choice = choose_pipeline(self._pipeline, control_path, columns, against)
+        if self._costs is None or not isinstance(choice.pipeline, Pipeline):  # no row is reserved on references
+            return choice
+        return replace(choice, pipeline=replace(choice.pipeline, costs=self._costs))
 
     def _placed(
         self, pipeline: AnyPipeline, targets: Targets, control_path: str, unwritable: str | None
@@ -472,15 +491,6 @@ class ThrottledStreamWriter:
         return replace(pipeline, table=table), f"rows go from staged files to {way} ({why})"
 
     def _checkpoint(self) -> str:
-        for key, value in self._options.items():
-            if key.lower() == _CHECKPOINT.lower():
-                return value
-        session = self._events.sparkSession
-        root = session.conf.get(f"spark.sql.streaming.{_CHECKPOINT}", None)
-        if root and self._name:
-            return f"{root.rstrip('/')}/{self._name}"
-        if self._function is None and not format_of(self._format).needs_checkpoint:
-            return f"file:{tempfile.mkdtemp(prefix='throttle-checkpoint-')}"  # wherever Spark's own default is
-        raise ConfigurationError(
-            "the query needs a checkpoint: set option('checkpointLocation', …); queues and balances live in it"
-        )
+        is_needed = self._function is not None or format_of(self._format).needs_checkpoint
+        asked = self._asked(_CHECKPOINT.lower())
+        return checkpoint_place(self._events.sparkSession, asked, self._name, is_needed=is_needed)

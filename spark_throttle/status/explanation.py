@@ -95,6 +95,9 @@ class LevelExplanation:
     budgets: tuple[BudgetStatus, ...] = ()
     """What the last batch left of its budgets; none where no job was asked."""
 
+    reserved_units: int = 0
+    """What its messages were estimated to cost that left and whose costs are not known yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
@@ -238,7 +241,8 @@ def observed_levels(
     observed, budgets = [], budgets_by_scope(last, policy)
     for level, time in zip(levels, times, strict=True):
         scope = position_of(policy, level.level, level.scope)
-        waiting = _waiting(last, found, level, scope)
+        rows = _rows(last, found, level, scope)
+        waiting: Int64s = last.waiting[rows].sum(axis=0)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
         earned = rates if scope < 0 else np.where(in_force[scope] == 0, quota[scope], in_force[scope])
         own_micro = _own_micro(last, level.scope) if level.level == "namespace" and is_of_policy else None
@@ -257,7 +261,7 @@ def observed_levels(
         free_ms = _release_ms(waiting, balance, earned), _paid_ms(waiting, level, time, left_ns), *of_budgets
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
         seen = replace(level, waiting=counts_of(waiting), release_ms=release_ms, balance_time_ns=left_ns,
-                       budgets=of_level)  # fmt: skip
+                       budgets=of_level, reserved_units=int(last.number("reserved_units")[rows].sum()))  # fmt: skip
         if guaranteed is not None and level.guaranteed != NO_NUMBERS:
             rule = policy.namespace_names.index(level.scope).as_py() if level.level == "namespace" else scope
             rates_in_force = guaranteed[guarantee_at(policy, level.level, rule)]
@@ -308,9 +312,6 @@ def _own_micro(report: UsageReport, namespace: str) -> Int64s | None:
     return None if at < 0 or report.own_micro is None else report.own_micro[at]
 
 
-def _waiting(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Int64s:
-    total: Int64s = report.waiting[_rows(report, found, level, scope)].sum(axis=0)
-    return total
 
 
 def _rows(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Bools:

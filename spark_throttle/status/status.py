@@ -21,7 +21,7 @@ from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import KNOWN, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import guaranteed_rates
 from spark_throttle.core.shares.destinations import group_names
-from spark_throttle.core.usage import ScopeUsage
+from spark_throttle.core.usage import ReservationCounts, ScopeUsage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
@@ -182,6 +182,9 @@ class Status:
     unit: str = "units"
     """What the policy calls units."""
 
+    reservations: ReservationCounts | None = None
+    """The rows that left for an estimate, and what became of others in the batch; `None` if there are and were none."""
+
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
         return None if not self.elapsed_ms else number * 1000 / self.elapsed_ms
@@ -267,6 +270,7 @@ def _read_batch(directory: Directory) -> Status:
     found = Status(
         batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision, exceptions=exceptions,
         unit=policy.unit,
+        reservations=report.reservations,
     )  # fmt: skip
     if newest is not None and newest.revision == policy.revision:  # of another policy its batch has not reported yet
         found = replace(found, destinations=destinations_of(newest, policy))

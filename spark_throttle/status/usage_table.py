@@ -23,7 +23,7 @@ from spark_throttle.control.epochs import policy_of_epoch
 from spark_throttle.core.arithmetic.segments import largest, sums
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import KNOWN, MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
-from spark_throttle.core.usage import ScopeUsage, UsageReport
+from spark_throttle.core.usage import ReservationCounts, ScopeUsage, UsageReport
 from spark_throttle.core.waiting_times import WaitingTimes, upper_ms
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
@@ -107,6 +107,8 @@ def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: Ti
         total = sums(at[held], measures[held], len(scopes))
         if level is Level.JOB:
             total[0, [AT["offered_messages"], AT["rejected_messages"]]] += report.invalid_messages
+            told = report.reservations or ReservationCounts()
+            total[0, AT["unknown_costs"]] += told.unknown_costs + told.unusable_costs
         tables.append(_table(level.name.lower(), scopes, total, report, batch))
         granted_micro = None if shared is None else shared[first : first + len(scopes)]
         if level is Level.NAMESPACE:

@@ -25,6 +25,7 @@ from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Sp
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import UNLIMITED, Destinations, Guarantees, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.reservations import LateCosts, Reservations
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, Told
 from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue, QueueFiles, StoredState
@@ -101,6 +102,7 @@ POLICY: Final = replace(
     ),
     time_zone="Europe/Berlin",
     unit="tokens",
+    reservation_ms=90_000,
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
     guarantees=Guarantees(
         np.array([1, 0]),
@@ -116,7 +118,8 @@ ROWS: Final = StoredRows(
     np.array([[1, 2], [3, 4]], np.uint32), np.array([1, 2], np.uint8), np.array([[1, 2], [3, 4], [5, 6]], np.uint32),
     np.array([1, 1000, 7], np.uint32), np.array([0, 3], np.uint8),
 )  # fmt: skip
-CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
+COSTS: Final = LateCosts(np.array([[2**62, -5], [7, 0]]), np.array([2**36, 0]), 3)
+CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7, costs=COSTS)
 NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
 TOKENS = np.array([[0, 2**40, 9, -1], [-7, 5, 2**36, 2**50]])
@@ -129,10 +132,12 @@ UNDELIVERED: Final = Undelivered.of([
 STATE: Final = DeciderState(
     5_000, Flows(NAMES, TOKENS, 5 * TOKENS, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO,
                  Spent(PAIRS, 2 * PAIRS)),
-    Queue(np.array([1, 0, 1]), *np.arange(12).reshape(4, 3)),
+    replace(Queue(np.array([1, 0, 1]), *np.arange(12).reshape(4, 3)), identity=np.arange(6).reshape(3, 2)),
     SharedBuckets(TOKENS, 4_000, 2 * TOKENS, 3 * TOKENS, Spent(PAIRS, 3 * PAIRS), CLAIMS, 4 * TOKENS), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
-    Queue(*np.arange(10).reshape(5, 2)), ONE, MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
+    replace(Queue(*np.arange(10).reshape(5, 2)), identity=np.arange(4).reshape(2, 2)), ONE,
+    MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
+    Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(8).reshape(4, 2)),
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
@@ -149,12 +154,13 @@ BLOCKS: Final[list[Any]] = [
     usage_of_two(),
     usage_of_two().head,
     ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TOKENS, TWO, MEASURED, UNDELIVERED, TWO, WINDOWS,
-               CLAIMS, 3 * TOKENS),
+               CLAIMS, 3 * TOKENS, COSTS),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TOKENS, TWO,
         SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
-        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS, 3 * TOKENS,
+        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED, WINDOWS, CLAIMS, 3 * TOKENS, COSTS,
     ),
+    COSTS,
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     Delivery(
         {"gold": Told(2**40, 3, 2**20, 0, 1_500, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, slows=1)}, UNDELIVERED, ("zoë",)

@@ -83,6 +83,7 @@ class Query:
     is_fenced: bool = False
     """Whether each of its runs takes the control directory over."""
 
+    takes_costs: bool = False
     plane: ControlPlane = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +105,7 @@ class Query:
             shared,
             batches_retained=self.batches_retained,
             fence=RunFence(self.directory) if self.is_fenced else None,
+            takes_costs=self.takes_costs,
         )
 
     def open_sharing(

@@ -81,5 +81,5 @@ def test_damaged_charges_name_their_file(directory: Directory) -> None:
     write_charges(directory, 3, charges(a=1), part="f.0")
     path = Path(directory.path("batches/000000000003.charges.f.0"))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedError, match=r"the charges of processing time in .*batches/000000000003\.charges\.f\.0"):
+    with pytest.raises(DamagedError, match=r"the charges in .*batches/000000000003\.charges\.f\.0"):
         read_charges(directory, after_batch=-1)

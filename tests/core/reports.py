@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.limits.budgets import CalendarWindows, UsedBudgets
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import ReservationCounts, UsageReport
 from spark_throttle.core.waiting_times import WaitingTimes
 
 
@@ -33,6 +33,7 @@ def usage_of_two() -> UsageReport:
         report,
         budgets=UsedBudgets(windows, np.array([[5], [2**40]]), *np.array([[[1, 2], [3, 2**53]], [[0, 1], [2, 0]]])),
     )
+    report = replace(report, reservations=ReservationCounts(*range(1, 7)))
     unset = [each.name for each in fields(UsageReport) if getattr(report, each.name) is None]
     numbers: dict[str, Any] = {name: np.array([at, 2**40]) for at, name in enumerate(unset)}
     return replace(report, **numbers)

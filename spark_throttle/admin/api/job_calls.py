@@ -16,6 +16,7 @@ from spark_throttle.admin.watch.job_numbers import NamespacePage, TimeNumbers, n
 from spark_throttle.admin.watch.job_watch import JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.control.notes import ExceptionInForce
+from spark_throttle.core.usage import ReservationCounts
 from spark_throttle.errors import NotFoundError, ThrottleError
 from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.status.explain import explain_job, explain_policy
@@ -105,6 +106,9 @@ class JobStatus(BaseModel):
 
     destinations: tuple[DestinationStatus, ...]
     """A tenant admin gets none."""
+
+    reservations: ReservationCounts | None
+    """Null if no message left for an estimate, and for a tenant admin."""
 
     exchange: ExchangeStatus | None
     """Null if the job shares no quotas with other jobs, and for a tenant admin."""
@@ -242,6 +246,7 @@ def _status(view: JobView, tenant: str | None, scopes: int) -> JobStatus:
         scopes=scope_numbers(view, view.totals.worst(scopes)) if is_wide else [],
         has_usage_table=view.usage is not None,
         destinations=destinations_of(view.epoch, view.epoch_policy) if is_wide else (),
+        reservations=newest.reservations if newest and is_wide else None,
         exchange=exchange_status(view.exchange) if is_wide else None,
         time=None if view.time is None else time_numbers(view.time, tenant),
     )

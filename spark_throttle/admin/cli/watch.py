@@ -24,6 +24,7 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from spark_throttle.control.notes import ExceptionInForce
+    from spark_throttle.core.usage import ReservationCounts
     from spark_throttle.status.explanation import Counts, Explanation, LevelExplanation, Numbers, WaitingNamespace
     from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
@@ -85,6 +86,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
         "destinations": [asdict(each) for each in found.destinations],
         "exchange": None if found.exchange is None else asdict(found.exchange),
         "time": None if found.time is None else asdict(found.time),
+        "reservations": None if found.reservations is None else asdict(found.reservations),
         "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
     }  # fmt: skip
 
@@ -112,6 +114,8 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     title += "".join(f"\n{shown(said)}" for said in (*_exceptions(found), *map(_destination, found.destinations)))
     if found.time is not None:
         title += f"\n{_uncharged(found.time)}"
+    if found.reservations is not None:
+        title += f"\n{_reserved(found.reservations)}"
     cells = [_cells(found, each) for each in scopes]
     heads = list(dict.fromkeys(head for each in cells for head in each))
     columns = [("level", False), ("scope", False), *((head, True) for head in heads)]
@@ -137,10 +141,30 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
         yield f"{at} {shown(said)}"
     if found.time is not None:
         yield f"{at} {_uncharged(found.time)}"
+    if found.reservations is not None:
+        yield f"{at} {_reserved(found.reservations)}"
     for each in scopes:
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
         line = ", ".join(f"{head} {text}" for head, text in _cells(found, each).items() if text)
         yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
+
+
+def _reserved(found: ReservationCounts) -> str:
+    """Return what is reserved, and what became of it in the newest batch, in words.
+
+    Examples
+    --------
+    >>> from spark_throttle.core.usage import ReservationCounts
+    >>> _reserved(ReservationCounts(2, 3_000, ended_messages=1, settled_messages=4))
+    'the costs of 2 messages are not known yet, the oldest for 3 s; 4 were settled, 1 ended unsettled'
+    """
+    of_batch = (
+        (found.settled_messages, "were settled"), (found.ended_messages, "ended unsettled"),
+        (found.unknown_costs, "costs found no reservation"), (found.unusable_costs, "costs are unusable"),
+    )  # fmt: skip
+    said = ", ".join(f"{count} {what}" for count, what in of_batch if count)
+    oldest = f", the oldest for {found.oldest_ms // 1000} s" if found.open_messages else ""
+    return f"the costs of {found.open_messages} messages are not known yet{oldest}{f'; {said}' if said else ''}"
 
 
 def _problems(found: Status) -> Iterator[str]:
@@ -352,8 +376,7 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
         if any(each.guaranteed_percentage is not None for each in found.levels):
             percent = level.guaranteed_percentage
             cells["guaranteed time"] = "" if percent is None else f"{percent:g} %"
-    if any(_budgets(each) for each in found.levels):
-        cells["budgets"] = _budgets(level) or "none"
+    cells |= _spent_cells(level, found)
     cells |= {"weight": level.weight, "excess": level.on_excess}
     if found.last_batch is not None:
         if is_timed:
@@ -364,6 +387,16 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
         release = "at once" if level.release_ms == 0 else wait(level.release_ms) or "never"
         cells |= {"balance": both(level.balance, unit), "waiting": _of_rows(level.waiting, unit)}
         cells["may leave in"] = release if is_waiting else ""
+    return cells
+
+
+def _spent_cells(level: LevelExplanation, found: Explanation) -> dict[str, object]:
+    """Return what is left of budgets, and what is reserved, if any level has any."""
+    cells: dict[str, object] = {}
+    if any(_budgets(each) for each in found.levels):
+        cells["budgets"] = _budgets(level) or "none"
+    if any(each.reserved_units for each in found.levels):
+        cells["reserved"] = count(level.reserved_units)
     return cells
 
 

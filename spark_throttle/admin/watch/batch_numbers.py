@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import KNOWN, CompiledPolicy, Dimension, Int64s
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import ReservationCounts, UsageReport
 from spark_throttle.core.waiting_times import bin_of, upper_ms
 from spark_throttle.status.budget_status import BudgetsByScope, budgets_by_scope
 from spark_throttle.status.explanation import Numbers
@@ -84,6 +84,8 @@ class BatchNumbers:
     budgets: BudgetsByScope
     """What is left of the budgets of all scopes."""
 
+    reservations: ReservationCounts | None
+
     def oldest_of(self, key: Key) -> int:
         """Return how long the oldest waiting message of a shared scope had waited, -1 where none waited."""
         oldest_ms = self.waits.get(key, {}).get("oldest_waiting_ms")
@@ -134,6 +136,7 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
         oldest_ms=(nobody[:, 0] if report.oldest_ms is None else report.oldest_ms)[is_active],
         held_by=(nobody if report.held_by is None else report.held_by)[is_active],
         budgets=budgets_by_scope(report, policy),
+        reservations=report.reservations,
     )
 
 

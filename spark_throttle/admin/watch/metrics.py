@@ -124,6 +124,8 @@ _SCOPE_GAUGES: Final = {
     "balance_time_seconds": "Processing time left of the scope's quota; below 0 it is in debt.",
     "request_percentage": "The scope's quota on processing time, in percent of one core.",
     "share_request_percentage": "The job's share of the quota on processing time.",
+    "reserved_messages": "Messages that left and whose costs are not known yet.",
+    "reserved_units": "What these were estimated to cost, in units.",
     "destination_unavailable": "1 if the destination refuses every call, and its breaker is open.",
 }
 
@@ -147,6 +149,7 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
                 _longest(throttle_time_seconds(held, rate), time),
                 None if balance_ns is None else balance_ns / _NS_PER_SECOND,
                 None if time is None else time.request_percentage, None if time is None else time.share_percentage,
+                *(0 if counts is None else int(counts[AT[name]]) for name in ("reserved_messages", "reserved_units")),
             )  # fmt: skip
             _add(families, (view.name, *key), dict(zip(_SCOPE_GAUGES, values, strict=False)))
         for each in destinations_of(view.epoch, view.epoch_policy):
@@ -332,6 +335,7 @@ _JOB_GAUGES: Final = {
     "policy_stale": "1 if the store's newest policies are not in force.",
     "oldest_waiting_seconds": "How long the oldest waiting row has waited; 0 if none waits.",
     "queue_used_ratio": "The part of the queue's bounds that waiting rows take.",
+    "oldest_reserved_seconds": "For how long the costs of the oldest message that left are not known; 0 if all are.",
     "leased": "1 if the job has agreed with the others on shares; 0 while it has only its floor.",
 }
 
@@ -357,6 +361,8 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
         if life.is_listening and view.newest and view.window is not None:
             bounds, waiting = view.window.policy.queue, view.newest.shared[JOB][by_dimension("waiting")].tolist()
             values |= {"queue_used_ratio": max(waiting[0] / bounds.messages, waiting[1] / bounds.bytes)}
+        if life.is_listening and view.newest and view.newest.reservations is not None:
+            values |= {"oldest_reserved_seconds": view.newest.reservations.oldest_ms / 1000}
         if life.is_listening and view.exchange is not None:
             values |= {"leased": int(view.exchange.is_leased)}
         _add(families, (view.name,), values)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.batch.arrivals import BatchFlows, MicroBatch
     from spark_throttle.core.batch.decisions import Decisions
     from spark_throttle.core.batch.flow_plan import FlowPlan
+    from spark_throttle.core.batch.reserving import ReservedBatch
     from spark_throttle.core.fair.contenders import Leads
     from spark_throttle.core.fair.layout import Candidates
 
@@ -102,7 +103,7 @@ def remembered(
     waits
         Whether rows of each flow of `entered` wait, or have left and may come back.
     left_flow
-        The known flows of rows that left earlier and may come back.
+        The known flows of rows that left, and may come back or whose costs are not known yet.
     """
     at, flows, full_micro = entered.at, entered.known.flows, entered.known.full_micro
     columns = {
@@ -134,6 +135,7 @@ def report(
     decisions: Decisions,
     plan: FlowPlan,
     batch: MicroBatch,
+    reserved: ReservedBatch,
     returned: Int64s | None,
     left_messages: int,
 ) -> UsageReport:
@@ -170,7 +172,12 @@ def report(
     delayed_ms = sums(rows.flow[left], waited_ms, flows)
     demand = _demand(wants, still_waiting, moved.waiting, plan, batch)
     moved_messages = offered + admitted + rejected + still_waiting
-    active = np.flatnonzero(moved_messages[:, _MESSAGES] > 0)
+    told = {name: each[entered.at] for name, each in reserved.told(len(entered.known.flows)).items() if each.any()}
+    is_active = moved_messages[:, _MESSAGES] > 0
+    for each in told.values():
+        is_active |= each > 0
+    active = np.flatnonzero(is_active)
+    told = {name: each[active] for name, each in told.items()}
     due_ms, due_with_quotas_ms, filled_ms = _due_ms(plan, moved, still_waiting, batch)
     came_back = None
     if returned is not None and returned.any():
@@ -208,6 +215,12 @@ def report(
             None if plan.shared.spent is None else plan.shared.spent.used,
             None if plan.shared.claims is None else plan.shared.claims.by_others,
         ),
+        reservations=reserved.counts(now_ms=now_ms),
+        reserved_messages=told.get("reserved_messages"),
+        reserved_units=told.get("reserved_units"),
+        given_back_units=told.get("given_back_units"),
+        overdrawn_units=told.get("overdrawn_units"),
+        unsettled_messages=told.get("unsettled_messages"),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, MicroBatch, enter
 from spark_throttle.core.batch.decisions import REASONS, UNUSABLE_AMOUNTS, Causes, DecisionDraft, Decisions, Reason
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
+from spark_throttle.core.batch.reserving import ReservedBatch, identities, of_rows
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes, leaving_pace
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.left_rows import may_return
@@ -38,6 +39,7 @@ from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import AMOUNTS, NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
+from spark_throttle.core.reservations import SettledCosts
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.usage import UsageReport
 
@@ -68,7 +70,7 @@ class AdmissionPlan:
     """The positions of the admitted rows that may come back: the last of `state.left`, in this order."""
 
 
-def plan_admission(
+def plan_admission(  # noqa: PLR0913 - all that a batch depends on
     state: DeciderState,
     arrivals: Arrivals,
     policy: CompiledPolicy,
@@ -76,6 +78,7 @@ def plan_admission(
     now_ms: int,
     memory: MatchMemory | None = None,
     returned: Int64s | None = None,
+    settled: SettledCosts | None = None,
     keeps: bool = False,
 ) -> AdmissionPlan:
     """Decide one batch.
@@ -92,6 +95,8 @@ def plan_admission(
         The matches from batches that this process decided before; no decision depends on it.
     returned
         As in `left_rows.Settlement`: what came back to the queue with this batch.
+    settled
+        What the costs have settled that came with this batch (`core.reservations`).
     keeps
         Whether the state keeps what leaves for a destination, because it may come back.
 
@@ -101,7 +106,7 @@ def plan_admission(
         If arrivals would overfill the queue and the policy says to fail.
     """
     memory = MatchMemory() if memory is None else memory
-    entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
+    entered = enter(state, arrivals, policy, memory, settled, now_ms=now_ms)
     elapsed_ms = state.paid_ms + max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
     shared = state.shared.refilled(policy, now_ms=now_ms)
     batch = MicroBatch(
@@ -135,14 +140,16 @@ def plan_admission(
     is_admitted = decisions.verdict == Verdict.ADMIT
     may_come_back = may_return(rows.flow, is_admitted, entered.matches.group_scope, policy if keeps else None)
     concerned = waits | rows.take(may_come_back).has_rows(len(waits))
-    kept, matches, place = account.remembered(
-        entered, plan, leads, entrance.window_units, concerned, state.left.flow, now_ms
-    )
+    identity = identities(state.queue, arrivals)
+    reserved = ReservedBatch.of(state, rows, identity, is_admitted, batch, settled)
+    left_flow = np.concatenate([state.left.flow, reserved.opened.flow])
+    kept, matches, place = account.remembered(entered, plan, leads, entrance.window_units, concerned, left_flow, now_ms)
     position = place[entered.at]
     memory.keep(kept.names, matches, policy)
     queue = Queue.of(
         position[still.flow], still.amounts,
         np.ascontiguousarray(still.arrival_ms), np.ascontiguousarray(still.release_ms),
+        of_rows(identity, candidates.row_at(waiting)),
     )  # fmt: skip
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, waits, entrance.closed, entrance.oversized, marked)
@@ -152,9 +159,10 @@ def plan_admission(
         more = Queue.of(
             position[gone.flow], gone.amounts,
             np.ascontiguousarray(gone.arrival_ms), np.ascontiguousarray(gone.release_ms),
+            of_rows(identity, may_come_back),
         )  # fmt: skip
         left = replace(state.left, flow=place[state.left.flow]).with_more(more)
-    usage = account.report(moved, decided, plan, batch, returned, len(left))
+    usage = account.report(moved, decided, plan, batch, reserved, returned, len(left))
     pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
     if len(still) > still.queued:
         joined = still.has_rows(len(waits), still.queued)
@@ -170,6 +178,7 @@ def plan_admission(
         state.unavailable,
         state.prices,
         windows=state.windows,
+        reservations=replace(reserved.opened, flow=place[reserved.opened.flow]),
     )
     return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan, may_come_back)
 

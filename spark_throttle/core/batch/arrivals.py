@@ -9,6 +9,7 @@ What entered, the queue, the shared buckets and the policy together are the `Mic
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +30,13 @@ from spark_throttle.core.names.matching import (
     weights_in,
 )
 from spark_throttle.core.quota import AMOUNTS, MOST_NS, MOST_OF_AMOUNTS, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.reservations import SettledCosts
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import DeciderState, Flows, Queue
 
 Int8s = npt.NDArray[np.int8]
 
+_NO_FLOWS: Final = np.zeros(0, dtype=np.int64)
 _MANY_ROWS = 1 << 16
 """Most names have a row among so many first ones; the others are looked for alone."""
 
@@ -54,6 +57,10 @@ class Arrivals:
 
     units: pa.Int64Array | None = None
     """The units of every row; a row whose units are null is rejected. `None` if all rows cost none."""
+
+    identity: Int64s | None = None
+    """Shape (n, 2): by what the row is reserved once it leaves (`core.reservations`), zeros where it is not; `None` if
+    no row is."""
 
     def __len__(self) -> int:
         return len(self.namespaces)
@@ -106,9 +113,21 @@ class BatchFlows:
 
 
 def enter(
-    state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
+    state: DeciderState,
+    arrivals: Arrivals,
+    policy: CompiledPolicy,
+    memory: MatchMemory,
+    settled: SettledCosts | None = None,
+    *,
+    now_ms: int,
 ) -> BatchFlows:
-    """Return the flows that a batch concerns, with its arrivals assigned to them."""
+    """Return the flows that a batch concerns, with its arrivals assigned to them.
+
+    Parameters
+    ----------
+    settled
+        What the costs have settled that came with the batch.
+    """
     has_units = arrivals.units is not None or state.queue.units is not None or policy.has_units
     read = _read(arrivals, len(AMOUNTS) if has_units else 1)
     position = _positions(read.names, state.flows.names)
@@ -119,7 +138,8 @@ def enter(
     if len(new_names):
         names = pa.concat_arrays([names, new_names])
     known = _refilled(state, names, matches, policy.namespace_limits, now_ms=now_ms)
-    at = _concerned(known.flows, state.queue, position)
+    changed = _NO_FLOWS if settled is None else settled.flows
+    at = _concerned(known.flows, np.concatenate([state.queue.flow, position, state.reservations.flow, changed]))
     if len(at) == len(names):
         flows, queue_flow = known.flows, state.queue.flow
     else:
@@ -143,11 +163,10 @@ def _prices(flows: Flows, state: DeciderState, arrivals: int) -> Int64s:
     return np.minimum(specific_ns + state.prices.common_ns, MOST_NS // max(1, len(state.queue) + arrivals))
 
 
-def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
-    """Return the positions, ascending, of the flows with rows or a lead."""
+def _concerned(flows: Flows, named: Int64s) -> Int64s:
+    """Return the positions, ascending, of the flows that are named or have a lead."""
     is_concerned = flows.has_lead
-    is_concerned[queue.flow] = True
-    is_concerned[arriving] = True
+    is_concerned[named] = True
     return np.flatnonzero(is_concerned)
 
 

@@ -225,6 +225,25 @@ class Spent:
         of_column = tokens.take(budgets.dimension, axis=1)
         return Spent(*(np.maximum(each - of_column, 0) for each in self._columns))
 
+    def corrected(self, owed: Int64s, budgets: Budgets) -> Spent:
+        """Return them after it was told what rows used beyond the estimate, shape (n, k), negative where less.
+
+        Examples
+        --------
+        Of 10 bytes an hour, 8 were used by the estimate. They were 12, or 5:
+
+        >>> ten, spent = Budgets((3,), np.array([[10]]), np.array([[True]])), Spent(np.array([[8]]), np.array([[0]]))
+        >>> for told in (spent.corrected(np.array([[each]]), ten) for each in (4, -3)):
+        ...     told.used.tolist(), told.over.tolist()
+        ([[12]], [[2]])
+        ([[5]], [[0]])
+        """
+        is_counted = budgets.tokens < UNBOUNDED
+        used = np.where(is_counted, np.clip(self.used + owed, 0, _MOST_USED), 0)
+        beyond = np.maximum(used - budgets.tokens, 0)
+        more = np.where(is_counted & budgets.is_enforcing, beyond, 0)
+        return Spent(used, np.where(owed > 0, more, np.minimum(self.over, beyond)))
+
     def in_windows(self, windows: CalendarWindows, before: CalendarWindows, budgets: Budgets) -> Spent:
         """Return them in later windows: what was over is taken off, by a whole budget in each that passed.
 

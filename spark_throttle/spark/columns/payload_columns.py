@@ -38,7 +38,17 @@ from pyspark.sql.types import (
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.digest import HelperColumns
-from spark_throttle.spark.rows.frames import HELPER_PREFIX, NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE, UNITS
+from spark_throttle.spark.rows.frames import (
+    HELPER_PREFIX,
+    IDENTITY,
+    NAMESPACE,
+    ORDER_PREFIX,
+    SIZE,
+    THROTTLE,
+    TIE,
+    UNITS,
+)
+from spark_throttle.spark.rows.identities import check_identity, identity_column
 from spark_throttle.spark.rows.row_digests import VERSION
 
 ColumnLike = Column | str
@@ -75,6 +85,7 @@ class RowExpressions:
     size: ColumnLike | None = None
     order_by: Sequence[ColumnLike] | None = None
     units: ColumnLike | None = None
+    reservation: ColumnLike | None = None
 
 
 def as_column(value: ColumnLike) -> Column:
@@ -245,6 +256,9 @@ def with_helpers(
     helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: tie, **orders}
     if given.units is not None:
         helpers[UNITS] = as_column(given.units).try_cast("bigint")
+    if given.reservation is not None:
+        identity = as_column(given.reservation)
+        helpers[IDENTITY] = identity_column(identity, events.select(identity).schema[0].dataType)
     sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
     return events.select(*to_carried(schema), *sent)
 
@@ -262,8 +276,8 @@ def deciding_columns(
     given: RowExpressions,
 ) -> dict[str, Column]:
     """Return the user's expressions that decide batches, by the name of the argument."""
-    amounts = {"size": given.size, "units": given.units}
-    found = {"namespace": given.namespace} | {what: each for what, each in amounts.items() if each is not None}
+    others = {"size": given.size, "units": given.units, "reservation": given.reservation}
+    found = {"namespace": given.namespace} | {what: each for what, each in others.items() if each is not None}
     found |= {f"order_by[{place}]": column for place, column in enumerate(_order(schema, given.order_by))}
     return {name: as_column(column) for name, column in found.items()}
 
@@ -387,7 +401,9 @@ def stream_definition(
     check_amount("size", events.select(length).schema[0])
     if given.units is not None:
         check_amount("units", events.select(as_column(given.units)).schema[0])
-    *texts, length_text, tie_text = _printed(events, [*deciding.values(), length, tie])
+    if given.reservation is not None:
+        check_identity("reservation", events.select(as_column(given.reservation)).schema[0].dataType)
+    *texts, length_text, tie_text = printed(events, [*deciding.values(), length, tie])
     expressions = dict(zip(deciding, texts, strict=True))
     columns = tuple((field.name, field.dataType.simpleString()) for field in schema)
     if given.size is None:
@@ -400,7 +416,7 @@ def stream_definition(
     return Definition(expressions, columns, ties, settings, dict(targets))
 
 
-def _printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:
+def printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:
     """Return expressions as Spark prints them, without their aliases."""
     names = events.select(*map(F.isnull, expressions)).columns
     return [_NAMED.sub("", name.removeprefix("(").removesuffix(" IS NULL)")) for name in names]

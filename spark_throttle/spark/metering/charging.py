@@ -20,7 +20,6 @@ import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,10 +116,9 @@ class Tally:
             self.divided = [self.charges()]
             self.lots = []
 
-    def charges(self, said_ns: Counter[str] | None = None) -> TimeCharges:
-        """Return the time of all calls, divided by their rows, and what the function said."""
-        said = TimeCharges.of(dict(said_ns)) if said_ns else TimeCharges.sum_of([])
-        return TimeCharges.sum_of([*self.divided, TimeCharges.divided(self.lots), said])
+    def charges(self) -> TimeCharges:
+        """Return the time of all calls, divided by their rows."""
+        return TimeCharges.sum_of([*self.divided, TimeCharges.divided(self.lots)])
 
 
 def charge_task(control_path: str, task: RunningTask, charges: TimeCharges) -> None:

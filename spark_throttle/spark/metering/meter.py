@@ -25,8 +25,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import MAX_UNITS, Int64s
+from spark_throttle.core.reservations import LateCosts
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.rows.identities import identity_of, identity_words
 
 ClockName = Literal["cpu", "wall"]
 
@@ -81,6 +83,7 @@ class Meter:
         self.said_ns = 0
         """The sum of all that was said."""
 
+        self._costs: list[tuple[bytes, int]] = []
         self._lock = threading.Lock()
         self._blocks = _Blocks()
         self._has_ended = False
@@ -95,6 +98,50 @@ class Meter:
         """
         self._check(namespace)
         self._charge_ns(namespace, _as_ns(seconds))
+
+    def settle(self, identity: str | bytes | int, units: int) -> None:
+        """Say what a row that was reserved really cost.
+
+        Parameters
+        ----------
+        identity
+            The row's value of the throttle's `reservation`.
+        units
+            Its cost, a whole number. The difference from the row's estimate is charged with the next batch, once.
+
+        Raises
+        ------
+        ConfigurationError
+            If the identity is no text, binary or whole number, the cost none of a row, or the function's call has
+            ended.
+
+        Examples
+        --------
+        >>> meter = Meter("cpu")
+        >>> meter.settle("request-7", 175)
+        >>> meter.costs.units.tolist()
+        [175]
+        """
+        if not (_is_text(identity) or isinstance(identity, bytes) or _is_whole(identity)):
+            raise ConfigurationError(f"{identity!r} identifies no row: give the value of its `reservation`")
+        if not _is_whole(units) or not 0 <= units <= MAX_UNITS:
+            raise ConfigurationError(f"{units!r} cannot be the cost of a row: give a whole number from 0 to 2**36")
+        told = identity_of(identity if isinstance(identity, str | bytes) else int(identity)), int(units)
+        with self._lock:
+            if self._has_ended:
+                raise ConfigurationError(
+                    f"the cost of {identity!r} was told after the metered function's call had ended, and would be "
+                    f"lost: let the function wait for its threads, and use no meter of an earlier call"
+                )
+            self._costs.append(told)
+
+    @property
+    def costs(self) -> LateCosts | None:
+        """What was said of the costs of rows; `None` if nothing was."""
+        if not self._costs:
+            return None
+        identities, units = zip(*self._costs, strict=True)
+        return LateCosts(identity_words(pa.array(identities, pa.binary())), np.array(units, dtype=np.int64))
 
     @contextmanager
     def charging(self, namespace: str) -> Iterator[None]:
@@ -143,6 +190,11 @@ class Meter:
             self.said_ns += time_ns
 
 
+def _is_whole(number: object) -> bool:
+    """Return whether a value is a whole number; numpy has its own."""
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
 def _as_ns(seconds: float | str) -> int:
     """Return seconds in nanoseconds; numbers of numpy are too narrow to be multiplied as they are."""
     try:
@@ -154,12 +206,12 @@ def _as_ns(seconds: float | str) -> int:
     return round(plain * _NS_PER_SECOND)
 
 
-def _is_text(namespace: object) -> bool:
-    """Return whether a namespace is text that can be stored: half a surrogate pair cannot."""
-    if not isinstance(namespace, str):
+def _is_text(value: object) -> bool:
+    """Return whether a value is text that can be stored: half a surrogate pair cannot."""
+    if not isinstance(value, str):
         return False
     try:
-        namespace.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -174,7 +174,8 @@ class Metered:
         used_ns = max(0, clock.taken_ns() - said_ns.total())
         report = report_of_running(directory, batch)
         used = TimeCharges.common(used_ns, *admitted_messages([] if report is None else [report]))
-        charge_driver(directory, batch, TimeCharges.sum_of([used, TimeCharges.of(dict(said_ns))]), DRIVER)
+        said = TimeCharges.of(dict(said_ns), costs=meter.costs)
+        charge_driver(directory, batch, TimeCharges.sum_of([used, said]), DRIVER)
         return result
 
     def _of_task(self, rows: Iterator[Any], task: RunningTask) -> Iterator[Any] | None:
@@ -210,10 +211,10 @@ class Metered:
             raise
 
     def _end(self, call: _TaskCall, task: RunningTask) -> None:
-        said_ns = call.meter.end()
+        said = TimeCharges.of(dict(call.meter.end()), costs=call.meter.costs)
         call.close_lot()
-        if call.has_rows or said_ns:
-            charge_task(self._query.control_path, task, call.tally.charges(said_ns))
+        if call.has_rows or len(said.names) or said.costs is not None:
+            charge_task(self._query.control_path, task, TimeCharges.sum_of([call.tally.charges(), said]))
 
     def _keywords(self, meter: Meter) -> dict[str, Meter]:
         return {_METER: meter} if self._takes_meter else {}

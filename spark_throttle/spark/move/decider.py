@@ -36,6 +36,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
 from spark_throttle.core.quota import Int64s, QueueBounds
+from spark_throttle.core.reservations import LateCosts
 from spark_throttle.core.state import StoredState
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.record import FORMAT, pack, unpack
@@ -120,7 +121,7 @@ class DigestDecider:
     ) -> Iterator[pd.DataFrame]:
         """Yield the answer of a batch, the rejected rows' places, and the usage report last."""
         set_loaded_aside()
-        control, digests, came = _brought(pieces)
+        control, digests, came, costs = _brought(pieces)
         block, loaded, inline = _stored(state)
         if self.inline is None and inline.names:
             inline.write(self.queue.control_path)
@@ -141,6 +142,7 @@ class DigestDecider:
             folder=folder,
             keeps_left=self.keeps_left,
             keeps_order=self.keeps_order,
+            costs=costs,
         )
         folder.delete(outcome.deletable_files)
         goes = rows_by_file(_places(outcome.admitted))
@@ -246,18 +248,20 @@ class DigestDecider:
         return after, Answer(after.turn, tuple(answers), _last_copied(loaded), loaded.over, deletable, known)
 
 
-def _brought(pieces: Iterable[pd.DataFrame]) -> tuple[bytes | None, list[Digest], list[InlineFile]]:
-    """Return the control row of a batch, the digests, and the files that came with them."""
-    control, digests, inline = None, list[Digest](), list[InlineFile]()
+def _brought(pieces: Iterable[pd.DataFrame]) -> tuple[bytes | None, list[Digest], list[InlineFile], LateCosts]:
+    """Return the control row of a batch, the digests, the files that came with them, and what rows really cost."""
+    control, digests, inline, costs = None, list[Digest](), list[InlineFile](), list[LateCosts]()
     for piece in pieces:
         for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
             if kind == FrameKind.CONTROL:
                 control = bytes(frame)
             elif kind == FrameKind.INLINE:
                 inline.append(inline_file_of(bytes(frame)))
+            elif kind == FrameKind.COSTS:
+                costs.append(unpack(LateCosts, bytes(frame), "the costs that a batch brings", remedy=RUN_AGAIN))
             else:
                 digests.append(digest_of(bytes(frame)))
-    return control, digests, inline
+    return control, digests, inline, LateCosts.sum_of(costs)
 
 
 def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles, InlineFiles]:

@@ -32,13 +32,16 @@ from spark_throttle.core.quota import (
     QueueBounds,
     Verdict,
 )
+from spark_throttle.core.reservations import LateCosts, SettledCosts
+from spark_throttle.core.reservations import settled as settled_by
 from spark_throttle.core.state import ControlRow, DeciderState, StoredState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.queue_frames import QueueFolder, QueueFrames, likely_order
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, THROTTLE, UNITS, arranged, payload
+from spark_throttle.spark.rows.frames import IDENTITY, NAMESPACE, SIZE, THROTTLE, UNITS, arranged, payload
 from spark_throttle.spark.rows.gathering import gathered
+from spark_throttle.spark.rows.identities import identity_words
 from spark_throttle.spark.rows.partition_names import has_folder
 
 VERDICT_TYPE = pa.struct([
@@ -91,6 +94,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     folder: QueueFolder | None = None,
     keeps_left: bool = False,
     keeps_order: bool = False,
+    costs: LateCosts | None = None,
 ) -> BatchOutcome:
     """Decide a batch and move its payloads.
 
@@ -116,16 +120,19 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         Whether rows that leave for a destination may come back (`core.left_rows`).
     keeps_order
         Whether the sink may depend on the order of a namespace's rows.
+    costs
+        What rows that left before really cost, as a stream told it.
     """
     folder = folder or QueueFolder(None)
     batch_ms = now_ms
-    stored, now_ms, settlement = _begun(state, control, batch_ms)
+    begun = _begun(state, control, batch_ms, costs)
+    stored, now_ms, settlement = begun.stored, begun.now_ms, begun.settlement
     policy = _with_room(_policy(stored.policy), room)
     together = arranged(list(arrived)) if arrived else None
     arrivals = _arrivals(together, partition_columns)
     plan = plan_admission(
         stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES,
-        returned=None if settlement is None else settlement.returned, keeps=keeps_left,
+        returned=None if settlement is None else settlement.returned, settled=begun.settled, keeps=keeps_left,
     )  # fmt: skip
     rows = payload(together) if together is not None else None
     kept = _KeptRows.of(stored, settlement, plan, keeps_left=keeps_left)
@@ -252,39 +259,54 @@ def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPoli
     return replace(policy, queue=wider)
 
 
-def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[StoredState, int, Settlement | None]:
-    """Return the state with what the batch's epoch pins, if it brings one, the batch's paying time, and what came back.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """A batch before its rows are decided."""
 
-    What came back is given back first, under the policy under which it was charged.
+    stored: StoredState
+    """The state with what the batch's epoch pins, if it brings one."""
+
+    now_ms: int
+    """The batch's paying time."""
+
+    settlement: Settlement | None = None
+    settled: SettledCosts | None = None
+
+
+def _begun(state: bytes | None, control: bytes | None, batch_ms: int, told: LateCosts | None) -> _Begun:
+    """Return the state with which a batch is decided.
+
+    What came back is given back first, and then what rows really cost is charged, under the policy under which they
+    were charged.
     """
     stored = unpack(StoredState, state, "the decider's state") if state is not None else None
     row = unpack(ControlRow, control, "the control row") if control is not None else None
-    if row is None:
-        if stored is None:
-            raise ConfigurationError(_NO_STATE)
-        advanced_to_ms = stored.state.advanced_to_ms
-        settlement = settle(stored.state, stored.left_positions, None, _policy(stored.policy))
-        return stored, stored.paying.of_batch(batch_ms, is_new=False, advanced_to_ms=advanced_to_ms), settlement
-    advanced_to_ms = 0 if stored is None else stored.state.advanced_to_ms
-    now_ms = row.paying.of_batch(batch_ms, is_new=True, advanced_to_ms=advanced_to_ms)
     if stored is None:
-        if row.policy is None:
+        if row is None or row.policy is None:
             raise ConfigurationError(_NO_STATE)
+        now_ms = row.paying.of_batch(batch_ms, is_new=True, advanced_to_ms=0)
         policy, queue = _policy(row.policy), QueueFrames.empty()
         first = DeciderState.initial(policy, row.share_micro_per_ms, now_ms=now_ms)
+        first, settled = settled_by(first, _costs(told, row), policy)
         state_now = under_epoch(first, row, policy, policy, now_ms=now_ms)
-        return (
-            StoredState(state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying),
-            now_ms,
-            None,
+        begun = StoredState(state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying)
+        return _Begun(begun, now_ms, settled=settled)
+    before, paying = _policy(stored.policy), stored.paying if row is None else row.paying
+    now_ms = paying.of_batch(batch_ms, is_new=row is not None, advanced_to_ms=stored.state.advanced_to_ms)
+    settlement = settle(stored.state, stored.left_positions, None if row is None else row.undelivered, before)
+    state_now, settled = settled_by(settlement.state, _costs(told, row), before)
+    block = stored.policy if row is None or row.policy is None else row.policy
+    if row is not None:
+        after = _policy(block)
+        state_now = under_epoch(
+            state_now, row, before, before if after.revision == before.revision else after, now_ms=now_ms
         )
-    block = stored.policy if row.policy is None else row.policy
-    before, after = _policy(stored.policy), _policy(block)
-    if before.revision == after.revision:
-        after = before
-    settlement = settle(stored.state, stored.left_positions, row.undelivered, before)
-    state_now = under_epoch(settlement.state, row, before, after, now_ms=now_ms)
-    return replace(stored, state=state_now, policy=block, paying=row.paying), now_ms, settlement
+    return _Begun(replace(stored, state=state_now, policy=block, paying=paying), now_ms, settlement, settled)
+
+
+def _costs(told: LateCosts | None, row: ControlRow | None) -> LateCosts:
+    """Return what a stream and functions have told of what rows cost."""
+    return LateCosts.sum_of([each for each in (told, None if row is None else row.costs) if each is not None])
 
 
 def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
@@ -293,6 +315,7 @@ def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> A
     return Arrivals(
         _names(arrived.column(NAMESPACE)), _one_chunk(arrived.column(SIZE)), has_folder(arrived, partition_columns),
         _one_chunk(arrived.column(UNITS)) if UNITS in arrived.column_names else None,
+        identity_words(_one_chunk(arrived.column(IDENTITY))) if IDENTITY in arrived.column_names else None,
     )  # fmt: skip
 
 

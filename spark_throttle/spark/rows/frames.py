@@ -36,6 +36,9 @@ UNITS = "__throttle_units"
 """The helper column of units; absent if the query states none."""
 
 ORDER_PREFIX = "__throttle_order_"
+IDENTITY: Final = "__throttle_reservation"
+"""By what the row is reserved: `identities`."""
+
 HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
 FRAME_SCHEMA = pa.schema([("key", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
@@ -72,6 +75,9 @@ class FrameKind(IntEnum):
 
     USAGE = 6
     """Output: a packed usage report."""
+
+    COSTS = 7
+    """Input: what rows that were reserved really cost (`core.reservations.LateCosts`)."""
 
 
 def encode(table: pa.Table) -> list[bytes]:

@@ -104,7 +104,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     return ControlPlane(
         directory, policies, direction, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
         are_policies_on_disk=location.is_on_disk, may_begin_anew="maybeginanew" in options,
-        most_wait_ms=_TABLE_WAIT_MS if location.kind == "table" else None,
+        most_wait_ms=_TABLE_WAIT_MS if location.kind == "table" else None, takes_costs="takescosts" in options,
     )  # fmt: skip
 
 

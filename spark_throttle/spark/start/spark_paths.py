@@ -8,6 +8,7 @@ Spark resolves such a path once, and the resolved path is passed on.
 from __future__ import annotations
 
 import re
+import tempfile
 import uuid
 from typing import Final
 
@@ -19,6 +20,7 @@ from spark_throttle.errors import ConfigurationError
 CONTROL_FOLDER: Final = "throttle"
 """The control directory, in a checkpoint."""
 
+_CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 _SCHEME: Final = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL: Final = re.compile(r"^file:/+")
 
@@ -92,3 +94,23 @@ def local_path(location: str) -> str:
     ('/lake/orders', 's3a://lake/orders')
     """
     return _LOCAL.sub("/", location)
+
+
+def checkpoint_place(spark: SparkSession, asked: str | None, name: str | None, *, is_needed: bool) -> str:
+    """Return where a query's checkpoint is: where it was asked for, or below the session's place for named queries.
+
+    Raises
+    ------
+    ConfigurationError
+        If nothing says so, and the query needs one that lasts.
+    """
+    if asked is not None:
+        return asked
+    root = spark.conf.get(_CHECKPOINTS, None)
+    if root and name:
+        return f"{root.rstrip('/')}/{name}"
+    if not is_needed:
+        return f"file:{tempfile.mkdtemp(prefix='throttle-checkpoint-')}"  # wherever Spark's own default is
+    raise ConfigurationError(
+        "the query needs a checkpoint: set option('checkpointLocation', …); queues and balances live in it"
+    )

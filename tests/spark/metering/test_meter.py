@@ -33,3 +33,25 @@ def test_namespace_that_is_no_text_is_refused() -> None:
         Meter("cpu").charge(None, 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="is no namespace"):
         Meter("cpu").charge("half a pair: \ud800", 1)
+
+
+@pytest.mark.parametrize("identity", [None, True, 1.5, "half a pair: \ud800", ["a"]])
+def test_identity_by_which_no_row_is_found_is_refused(identity: Any) -> None:
+    with pytest.raises(ConfigurationError, match="identifies no row"):
+        Meter("cpu").settle(identity, 1)
+
+
+@pytest.mark.parametrize("units", [None, True, 1.5, -1, 2**36 + 1, "7"])
+def test_cost_that_no_row_can_have_is_refused(units: Any) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the cost of a row"):
+        Meter("cpu").settle("a", units)
+
+
+def test_cost_is_not_lost_that_is_told_after_the_call() -> None:
+    meter, seven, five = Meter("cpu"), np.int64(7), np.int32(5)
+    meter.settle(seven, five)  # type: ignore[arg-type]
+    meter.end()
+    assert meter.costs is not None
+    assert meter.costs.units.tolist() == [5]
+    with pytest.raises(ConfigurationError, match="after the metered function's call had ended"):
+        meter.settle("a", 1)
