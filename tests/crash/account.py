@@ -23,7 +23,16 @@ from tests.audit.books import Row
 from tests.crash.destination import ADDRESS, PUSHES_BACK
 from tests.crash.history import Batch, came_in, contracts_of, read_batches, read_policies
 from tests.crash.sightings import read_sightings
-from tests.crash.tables import ATTEMPT, MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
+from tests.crash.tables import (
+    ATTEMPT,
+    MISSING,
+    NO_SIZE,
+    charged_units,
+    cost_of,
+    is_partitioned,
+    read_decided,
+    read_offered,
+)
 from tests.crash.topic import ADMITTED_RECORDS
 from tests.crash.workload import COLUMNS, UNWRITABLE
 from tests.ledger import BATCH, count_out_of_order
@@ -43,6 +52,7 @@ FAULTS: Final = (
     "starved",
     "unfair",
     "not_allowed",
+    "unsettled",
 )
 
 
@@ -110,6 +120,9 @@ class Account:
     not_allowed: int | None
     """Whether the model of batches forbids a step of what was seen of the job; `None` where it was not looked at."""
 
+    unsettled: int | None
+    """Units by which what was charged differs from what the admitted rows really cost; `None` without late costs."""
+
     model_steps: int | None
     model_actions: str | None
     """How many of the model's actions the job's steps reached."""
@@ -123,7 +136,8 @@ class Account:
         """One sentence for people: what was broken, and what the run could not show."""
         broken = [f"{name} {getattr(self, name)}" for name in FAULTS if getattr(self, name)]
         said = "broken: " + ", ".join(broken) if broken else "no law was broken"
-        unchecked = [name for name in FAULTS if getattr(self, name) is None and name != "not_allowed"]
+        unasked = ("not_allowed", "unsettled")
+        unchecked = [name for name in FAULTS if getattr(self, name) is None and name not in unasked]
         if unchecked:
             why = "the sink does not say in which batch a row came"
             if self.over_limit is not None:
@@ -160,6 +174,9 @@ class Evidence:
     sightings: Sequence[Mapping[str, Any]] = ()
     """What was seen of the job between its runs."""
 
+    charged_units: int | None = None
+    """What the job's usage says was charged in units; `None` where rows have none."""
+
     @classmethod
     def read(cls, root: Path) -> Evidence:
         """Read the directory of a run."""
@@ -177,6 +194,7 @@ class Evidence:
             attempts=int(admitted[ATTEMPT].max()) if (root / ADMITTED_RECORDS).exists() and len(admitted) else 0,
             is_pushed_back=(root / ADDRESS).exists() or (root / PUSHES_BACK).exists(),
             sightings=read_sightings(root),
+            charged_units=charged_units(root),
         )
 
 
@@ -232,6 +250,9 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         compared=counted.compared if says_turns else None,
         unfair_messages=round(counted.furthest, 3) if says_turns else None,
         not_allowed=len(forbidden) if evidence.sightings else None,
+        unsettled=None
+        if evidence.charged_units is None
+        else abs(evidence.charged_units - int(cost_of(admitted["id"]).sum())),
         model_steps=len(history.steps) if evidence.sightings else None,
         model_actions=f"{len(history.reached)} of {len(Batches.actions)}" if evidence.sightings else None,
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import Backpressure
 from spark_throttle.spark import Throttle
@@ -27,6 +28,7 @@ from tests.crash.iceberg import ADMITTED, ICEBERG, REJECTED, keep_files
 from tests.crash.jvm import OF_QUERIES, attached_session
 from tests.crash.merge import MERGE, Totals
 from tests.crash.peer import exchange_of
+from tests.crash.tables import COST
 from tests.crash.topic import KAFKA, read_topic, with_records, write_topic
 from tests.until_drained import run_until_drained
 
@@ -55,8 +57,11 @@ PARQUET: Final = "parquet"
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
 
-MESSAGES, TIME = "messages", "time"
-"""What quotas limit."""
+MESSAGES, TIME, COSTS = "messages", "time", "costs"
+"""What quotas limit; costs are known only when a row has come to the table, which is the stream that tells them."""
+
+ESTIMATE: Final = 100
+"""What every row is estimated to cost."""
 
 _ROW_NS: Final = 100_000
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -70,6 +75,16 @@ def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: P
     """Admitted rows, rejected rows and usage in Delta tables; whole files are committed as they were staged."""
     writer = throttle.write_stream(events).format("delta").rejected("delta", path=str(root / "rejected"))
     return started(writer.usage(str(root / "usage")).option("path", str(root / "admitted")), root)
+
+
+def start_settled(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Do as `start_delta`, where the table that rows come to says what they really cost."""
+    spark, table = events.sparkSession, str(root / "admitted")
+    spark.createDataFrame([], SCHEMA).write.format("delta").mode("ignore").save(table)
+    costs = spark.readStream.format("delta").load(table).select("id", F.expr(COST).alias("cost"))
+    writer = throttle.write_stream(events).settled_by(costs, "id", "cost").format("delta")
+    writer = writer.rejected("delta", path=str(root / "rejected")).usage(str(root / "usage"))
+    return started(writer.option("path", table), root)
 
 
 def start_delta_catalog(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
@@ -197,6 +212,7 @@ def start(
     throttle = Throttle(
         policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"],
         exchange=exchange_of(root) if is_shared else None,
+        units=str(ESTIMATE) if quotas == COSTS else None, reservation="id" if quotas == COSTS else None,
     )  # fmt: skip
     if source in BY_REFERENCES:
         reader = throttle.read_stream(spark).option("maxFilesPerTrigger", 1)
@@ -208,6 +224,8 @@ def start(
         events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
     if quotas == TIME and sink == FUNCTION:
         return start_metered(throttle, events, root)
+    if quotas == COSTS:
+        return start_settled(throttle, events, root)
     return SINKS[sink](throttle, events, root)
 
 
@@ -238,7 +256,7 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--source", choices=SOURCES, default=FILES)
-    parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES)
+    parser.add_argument("--quotas", choices=(MESSAGES, TIME, COSTS), default=MESSAGES)
     parser.add_argument("--shared", action="store_true")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))

@@ -92,6 +92,21 @@ def with_time(text: str) -> str:
     return text_of(document)
 
 
+def with_units(text: str) -> str:
+    """Return a document whose job also has a quota in units that holds nothing back, and waits long for late costs.
+
+    Examples
+    --------
+    >>> yaml.safe_load(with_units(text_of(FIRST)))["job"]["reservation_seconds"]
+    86400
+    """
+    document = yaml.safe_load(text)
+    job = document.setdefault("job", {})
+    job["reservation_seconds"] = 86_400
+    job.setdefault("publish", {})["units_per_second"] = 10**9
+    return text_of(document)
+
+
 def text_of(document: Document) -> str:
     """Return a document as YAML."""
     return yaml.safe_dump(document, sort_keys=False)

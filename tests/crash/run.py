@@ -27,6 +27,7 @@ from tests.crash.destination import DRAINING, PACED, PUSHES_BACK, Destination, w
 from tests.crash.iceberg import ICEBERG
 from tests.crash.job import (
     BY_REFERENCES,
+    COSTS,
     DELTA,
     DELTA_CATALOG,
     DELTA_PARTITIONED,
@@ -58,9 +59,10 @@ from tests.crash.points import (
     OF_STAGED_ROWS,
     REJECTED_WRITTEN,
 )
-from tests.crash.policies import AMPLE, text_of, with_time
+from tests.crash.policies import AMPLE, text_of, with_time, with_units
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
 from tests.crash.sightings import note
+from tests.crash.tables import COSTS_TOLD
 from tests.crash.topic import KAFKA, Topic
 from tests.crash.workload import add_commits, add_files
 from tests.recovery.processes import Job, kill_process
@@ -117,6 +119,8 @@ class Lives:
         self._topic = Topic(root, is_sink=sink == KAFKA) if source == KAFKA else None
         # A job whose quotas follow what a destination says does not share them.
         self._peer = None if seed % 2 or self._destination else Peer(exchange_of(root))
+        if quotas == COSTS:
+            (root / COSTS_TOLD).touch()
         if sink == FUNCTION and seed % 2:
             (root / PUSHES_BACK).touch()
         self._dice = random.Random(seed)
@@ -163,6 +167,17 @@ class Lives:
         (self.root / DRAINING).touch()
         if self._destination is not None:
             self._destination.take_all()
+        for _ in range(2 if self.quotas == COSTS else 1):  # what a run's rows cost, the next one is told
+            self._drain()
+            self._note("end")
+        if self._topic is not None:
+            self._topic.keep()
+        if self._destination is not None:
+            _say(f"the destination refused {self._destination.refused} calls")
+            self._destination.keep(self.root)
+
+    def _drain(self) -> None:
+        """Run the job until it ends by itself."""
         if self._session is not None:
             self._end_all()
             self._note("start")
@@ -176,12 +191,6 @@ class Lives:
             )
         else:
             self._start(LOCAL, 0).finish(_MOST_SECONDS_TO_DRAIN)
-        self._note("end")
-        if self._topic is not None:
-            self._topic.keep()
-        if self._destination is not None:
-            _say(f"the destination refused {self._destination.refused} calls")
-            self._destination.keep(self.root)
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
@@ -201,6 +210,7 @@ class Lives:
         known = self.root / "policies" / f"{self._policies:04}.yaml"
         self._policies += 1
         policies = with_time(policies) if self.quotas == TIME else policies
+        policies = with_units(policies) if self.quotas == COSTS else policies
         pushes_back = self._destination is not None or (self.root / PUSHES_BACK).exists()
         policies = with_destination(policies) if pushes_back else policies
         known.write_text(policies)
@@ -220,7 +230,8 @@ class Lives:
 
     def _note(self, event: str) -> None:
         """Note what lies there, for a history of which the model of batches allows each step or does not."""
-        if self.sink == DELTA:  # the model's sinks have transactions, the dead letters too
+        # The model's sinks have transactions, the dead letters too; and it knows of no batch that brings costs alone.
+        if self.sink == DELTA and self.quotas != COSTS:
             note(self.root, event)
 
     def _start_after(self, life: Life, *, must_be_refused: bool) -> None:
@@ -397,7 +408,8 @@ def crash(
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed, source, session, quotas, is_brief=is_brief)
     may_freeze = sink in (*TO_DELTA, ICEBERG, MERGE, FUNCTION)
-    plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink], may_freeze=may_freeze)
+    put_backs = () if quotas == COSTS else PUT_BACKS[sink]  # a table that is put back is no stream that goes on
+    plan = draw_lives(kills, seed, points_of(sink, source), put_backs, may_freeze=may_freeze)
     plan = [*map(frozen_in, plan[:-1]), plan[-1]] if is_frozen else plan
     plan = [of_one_jvm(life) for life in plan] if sink == DELTA_CATALOG else plan
     started = time.monotonic()
@@ -426,13 +438,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default=DELTA)
     parser.add_argument("--source", choices=SOURCES, default=FILES)
-    parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
+    parser.add_argument("--quotas", choices=(MESSAGES, TIME, COSTS), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     parser.add_argument("--brief", action="store_true", help="let a life cost as little CPU time as it can")
     parser.add_argument("--frozen", action="store_true", help="freeze the job instead, beside the next run")
     asked = parser.parse_args()
     if asked.sink == KAFKA and asked.source != KAFKA:
         parser.error("a job that writes to a topic reads one: --source kafka")
+    if asked.quotas == COSTS and (asked.sink, asked.source) != (DELTA, FILES):
+        parser.error("late costs are told by the sink's table, of rows that come in files: --sink delta")
     if asked.sink == ICEBERG and not ICEBERG_JARS:
         parser.error(
             "Iceberg has a runtime for Spark 4.1 alone: run `make versions ARGS=4.1.4`, and then this with "

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from tests.crash.iceberg import batches_of_files, is_iceberg
 from tests.crash.merge import is_merged, messages_of
@@ -31,6 +32,12 @@ NO_SIZE: Final = -(2**62)
 ATTEMPT: Final = "attempt"
 """The column that tells the writes of a batch apart, in a sink that does not say in which batch a row came."""
 
+COSTS_TOLD: Final = "costs-told"
+"""The mark of a run whose rows are charged an estimate, and later what they really cost."""
+
+COST: Final = "id * 37 % 201"
+"""What a row really costs, as SQL."""
+
 _VERDICT: Final = ["verdict", "reason", "scope"]
 
 
@@ -46,6 +53,20 @@ class WrittenFile:
 
     attempt: str = ""
     """Which of Spark's writes made it, where the sink does not say of which batch it is."""
+
+
+def cost_of(ids: pd.Series[int]) -> pd.Series[int]:
+    """Return what rows really cost, as `COST` says."""
+    return ids * 37 % 201
+
+
+def charged_units(root: Path) -> int | None:
+    """Return what was charged for rows in all, by the usage table; `None` where rows have no units."""
+    if not (root / COSTS_TOLD).exists():
+        return None
+    usage = DeltaTable(str(root / "usage")).to_pyarrow_table().to_pandas()
+    job = usage[usage["level"] == "job"]
+    return int((job["admitted_units"] + job["overdrawn_units"] - job["given_back_units"]).sum())
 
 
 def read_offered(root: Path) -> pd.DataFrame:

@@ -61,6 +61,17 @@ def test_job_that_is_frozen_and_wakes_up_beside_the_next_run_loses_and_doubles_n
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
+def test_job_whose_costs_are_known_late_charges_each_row_what_it_really_cost(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    account = crash(tmp_path / "costs", "delta", kills=3, seed=1, session=spark, quotas="costs")
+    assert account.keeps_the_laws, account
+    assert account.unsettled == 0
+    assert account.admitted > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_table_whose_catalog_commits_has_every_row_once_though_its_job_is_killed(tmp_path: Path) -> None:
     account = crash(tmp_path / "catalog", "delta-catalog", kills=3, seed=2)
     assert account.keeps_the_laws, account
