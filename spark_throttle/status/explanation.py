@@ -312,8 +312,6 @@ def _own_micro(report: UsageReport, namespace: str) -> Int64s | None:
     return None if at < 0 or report.own_micro is None else report.own_micro[at]
 
 
-
-
 def _rows(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Bools:
     """Return which namespaces of a report pass through a level."""
     if level.level == "namespace":
