@@ -46,7 +46,7 @@ from spark_throttle.policy.model import (
     QueuePolicy,
     ScopePolicy,
 )
-from spark_throttle.policy.quotas import GUARANTEES, RATES, Quota
+from spark_throttle.policy.quotas import GUARANTEES, RATES, Quota, may_hold_by
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
@@ -186,8 +186,13 @@ def _guarantees(document: PolicyDocument, direction: Direction, named: Sequence[
                 min([burst_ms, *(_milli(each.burst_seconds) for each in above if getattr(each, key) is not None)])
                 for key in RATES
             ]
-            rates = [_rate(claim, steps) for claim, steps in zip(claims, _STEPS, strict=True)]
+            rates = [
+                # What no scope above holds back takes nothing from anybody, whatever is said of it.
+                _rate(claim, steps) if any(may_hold_by(each, key) for each in above) else UNLIMITED
+                for key, claim, steps in zip(RATES, claims, _STEPS, strict=True)
+            ]
             found.append((level, rule, way, rates, burst_ms, earning_ms))
+    found = [each for each in found if max(each[3]) > UNLIMITED]
     if not found:
         return None
     return Guarantees(*(np.array(column, dtype=np.int64) for column in zip(*found, strict=True)))

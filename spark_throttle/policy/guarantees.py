@@ -64,6 +64,16 @@ def node_of(name: str, document: PolicyDocument) -> Node:
     return document.namespaces[name].resource_group or of_tenant, tenant
 
 
+def scopes_above(path: str, document: PolicyDocument) -> list[str]:
+    """Return the paths of the scopes above one that may be guaranteed something; an entry of some may be absent."""
+    kind, _, name = path.partition(".")
+    if kind == "resource_groups":
+        return ["job"]
+    group, tenant = node_of(name, document) if kind == "namespaces" else (home_of(name, document), "")
+    above = [f"tenants.{tenant}"] if tenant else []
+    return [*above, *([f"resource_groups.{group}"] if group is not None else []), "job"]
+
+
 def broken_guarantees(document: PolicyDocument) -> Iterator[Problem]:
     """Yield the path of each entry whose guarantee cannot be kept, and why; exceptions count for nothing.
 
@@ -125,7 +135,7 @@ class _Claims:
 
     def _uncovered(self, path: str) -> Iterator[Problem]:
         """Yield what a scope is not guaranteed, though one above it limits it."""
-        for above in self._above(path):
+        for above in scopes_above(path, self.document):
             for rate in _RATES:
                 limit = getattr(self.quotas[above], rate) if above in self.quotas else None
                 if limit is not None and self._guaranteed(path, rate) is None:
@@ -185,15 +195,6 @@ class _Claims:
 
     def _limit(self, path: str, rate: str) -> Decimal | None:
         return getattr(self.quotas[path], rate) if path in self.quotas else None
-
-    def _above(self, path: str) -> list[str]:
-        """Return the paths of the scopes above one."""
-        kind, _, name = path.partition(".")
-        if kind == "resource_groups":
-            return ["job"]
-        group, tenant = node_of(name, self.document) if kind == "namespaces" else (home_of(name, self.document), "")
-        above = [f"tenants.{tenant}"] if tenant else []
-        return [*above, *([f"resource_groups.{group}"] if group is not None else []), "job"]
 
 
 def _at(path: str, *keys: str) -> tuple[str, ...]:

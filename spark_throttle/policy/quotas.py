@@ -162,6 +162,13 @@ HOLDS: Final = (*RATES, *(key for key, _, _ in BUDGETS))
 BOUNDS: Final = tuple(key for key in LIMITS if key not in HOLDS)
 """The others: whole numbers of 1 or more."""
 
+
+def may_hold_by(quota: Quota, rate: str) -> bool:
+    """Return whether a quota may hold rows back for what one of `RATES` counts: by that rate, or by a budget."""
+    keys = (rate, *(key for key, dimension, _ in BUDGETS if RATES[dimension] == rate))
+    return quota.on_excess != "observe" and any(getattr(quota, key) is not None for key in keys)
+
+
 OneQuota = Annotated[Quota, BeforeValidator(empty_if_null)]
 QuotaOfNames = Annotated[NamespaceQuota, BeforeValidator(empty_if_null)]
 

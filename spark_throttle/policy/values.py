@@ -271,11 +271,11 @@ def apart(schedule: object) -> object:
     """Refuse a schedule of which two hours hold at the same time."""
     if isinstance(schedule, Mapping):
         try:
-            hours = [WeeklyHours.parse(each) for each in schedule]
+            minutes = {text: WeeklyHours.parse(text).minutes for text in schedule}
         except PolicyError:
             return schedule  # its own validator says so
-        for one, other in combinations(hours, 2):
-            if one.minutes & other.minutes:
+        for one, other in combinations(minutes, 2):
+            if minutes[one] & minutes[other]:
                 raise refused(f"the hours {one} and {other} hold at the same time; give hours that do not overlap")
     return schedule
 

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -149,7 +149,7 @@ def next_change_ms(texts: Collection[str], zone: str, wall_ms: int) -> int:
 @lru_cache(maxsize=4096)
 def _next_change_ms(texts: tuple[str, ...], zone: str, wall_ms: int) -> int:
     now = valid_at(texts, zone, wall_ms)
-    for at_ms in _edges_ms(texts, _zone(zone), wall_ms):
+    for at_ms in _edges_ms(texts, zone, wall_ms):
         if valid_at(texts, zone, at_ms) != now:
             return at_ms
     return NEVER_MS
@@ -179,22 +179,28 @@ def moments_ms(ends_ms: Iterable[int], texts: Collection[str], zone: str, from_m
         since_ms = end_ms if at_ms == end_ms else since_ms
 
 
-def _edges_ms(texts: Collection[str], zone: tzinfo, wall_ms: int) -> Iterator[int]:
+def _edges_ms(texts: tuple[str, ...], zone: str, wall_ms: int) -> Iterator[int]:
     """Yield, ascending, the times after one at which hours may begin or end: by their minutes, or as clocks change."""
-    minutes = sorted({minute for text in texts for minute in hours_of(text).edges})
-    first = _local(zone, wall_ms).date() - timedelta(days=1)
+    first = _local(_zone(zone), wall_ms).date() - timedelta(days=1)
     for ahead in range(_CYCLE_DAYS + 2):
-        day = first + timedelta(days=ahead)
-        begins, ends = (datetime.combine(day + timedelta(days=each), time.min, zone) for each in (0, 1))
-        shown = [
-            datetime.combine(day, time(*divmod(minute, 60)), zone).replace(fold=fold)
-            for minute in minutes
-            for fold in (0, 1)
-        ]
-        found = {(each - _BEGIN) // _MS for each in shown}
-        if begins.utcoffset() != ends.utcoffset():
-            found.add(_change_ms(zone, (begins - _BEGIN) // _MS, (ends - _BEGIN) // _MS))
-        yield from sorted(each for each in found if each > wall_ms)
+        edges_ms = _edges_of_day_ms(texts, zone, first + timedelta(days=ahead))
+        yield from edges_ms[bisect_right(edges_ms, wall_ms) :]
+
+
+@lru_cache(maxsize=64)
+def _edges_of_day_ms(texts: tuple[str, ...], zone_name: str, day: date) -> tuple[int, ...]:
+    """Return these times of one day, ascending."""
+    zone, minutes = _zone(zone_name), {minute for text in texts for minute in hours_of(text).edges}
+    begins, ends = (datetime.combine(day + timedelta(days=each), time.min, zone) for each in (0, 1))
+    shown = [
+        datetime.combine(day, time(*divmod(minute, 60)), zone).replace(fold=fold)
+        for minute in minutes
+        for fold in (0, 1)
+    ]
+    found = {(each - _BEGIN) // _MS for each in shown}
+    if begins.utcoffset() != ends.utcoffset():
+        found.add(_change_ms(zone, (begins - _BEGIN) // _MS, (ends - _BEGIN) // _MS))
+    return tuple(sorted(found))
 
 
 def _change_ms(zone: tzinfo, from_ms: int, to_ms: int) -> int:

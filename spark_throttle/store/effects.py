@@ -5,12 +5,13 @@ A quota that is accepted is applied. A setting that is accepted but cannot act a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from spark_throttle.core.limits.pegasus import parse_throttling
+from spark_throttle.policy.guarantees import scopes_above
 from spark_throttle.policy.model import DIRECTIONS, Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
-from spark_throttle.policy.quotas import GUARANTEES, HOLDS, LIMITS, RATES, NamespaceQuota, Quota
+from spark_throttle.policy.quotas import GUARANTEES, HOLDS, LIMITS, RATES, NamespaceQuota, Quota, may_hold_by
 from spark_throttle.store.checks.limit_changes import WAITS
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Kind
@@ -114,5 +115,18 @@ def notes_on_document(document: PolicyDocument) -> Iterator[str]:
         ("defaults", "", document.defaults),
         ("job", "", document.job),
     ]
+    entries = {path_of(kind, name): policy for kind, name, policy in named}
     for kind, name, policy in named:
         yield from notes_on(kind, name, policy)
+        yield from _idle_guarantees(path_of(kind, name), document, entries)
+
+
+def _idle_guarantees(path: str, document: PolicyDocument, entries: Mapping[str, ScopePolicy]) -> Iterator[str]:
+    """Yield what an entry is guaranteed of something that no scope above limits, at any time."""
+    for where, direction, _, given in _quotas(path, entries[path]):
+        for key, rate in zip(GUARANTEES, RATES, strict=True):
+            if key in given:
+                above = [entries[each] for each in scopes_above(path, document) if each in entries]
+                quotas = (quota for each in above for _, at, quota, _ in _quotas("", each) if at == direction)
+                if not any(may_hold_by(quota, rate) for quota in quotas):
+                    yield f"{where}.{direction}.{key} does nothing: no scope above holds rows back by {rate}"

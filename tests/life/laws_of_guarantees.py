@@ -56,9 +56,13 @@ class Guarantee(Law):
                 self._lacks.pop(scope.key, None)
                 continue
             above = above_of(scope, ways[behind[0]])
+            # Of what none of them limits nothing is guaranteed.
+            rates = [rate if any(each.limits[d] for each in above) else None for d, rate in enumerate(scope.guaranteed)]
+            if all(rate is None for rate in rates):
+                continue
             passed_ms = min(world.passed_ms, *(_holds_ms(each) for each in (scope, *above)))
             windows = [*self._lacks.get(scope.key, [])[-_MOST_WINDOWS:], [0, 0]]
-            for d, rate in enumerate(scope.guaranteed):
+            for d, rate in enumerate(rates):
                 for lacks in windows:
                     lacks[d] += (rate or 0) * passed_ms - sum(served[name][d] for name in inside)
             self._lacks[scope.key] = windows
@@ -70,7 +74,7 @@ class Guarantee(Law):
                 said = [
                     (lack - messages * self._sizes.largest(d), d)
                     for d, lack in enumerate(lacks)
-                    if scope.guaranteed[d] is not None
+                    if rates[d] is not None
                 ]
                 if min(said)[0] > 0:
                     d = min(said)[1]

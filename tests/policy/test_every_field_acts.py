@@ -68,7 +68,7 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     "guaranteed_messages_per_second": ({}, 1),
     "guaranteed_bytes_per_second": ({}, 100),
     "guaranteed_units_per_second": ({}, 100),
-    "guaranteed_request_percentage": ({"guaranteed_messages_per_second": 1}, 0),
+    "guaranteed_request_percentage": ({"guaranteed_messages_per_second": 1, "guaranteed_request_percentage": 0}, 1),
 }
 """What each key of a quota is tried with: what stands beside it, and a value that decides otherwise."""
 
@@ -205,18 +205,14 @@ def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]
 def guaranteed(path: str, direction: str, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return documents in which acme/x competes for what the job has, without and with a guarantee.
 
-    Rows take no time here. So a guarantee of none is tried, beside one of messages, where some quota counts time.
+    Rows take no time here. So a guarantee of some time is tried beside one of none, with which no row goes first.
     """
     beside, value = QUOTA[key]
     amount = next((each for each in ("bytes", "units") if each in key), None)
     limit = {f"{amount}_per_second": 100} if amount else {"messages_per_second": 1}
-    documents = []
-    for quota in (beside, beside | {key: value}):
-        document = {"job": {direction: {**limit, "burst_seconds": 10}}, **at(path, {direction: quota})}
-        if "percentage" in key:
-            document["namespaces"] = {"timed": {direction: {"request_percentage": 1}}, **document.get("namespaces", {})}
-        documents.append(document)
-    return documents[0], documents[1]
+    limit |= {"request_percentage": 1} if "percentage" in key else {}
+    around = {"job": {direction: {**limit, "burst_seconds": 10}}}
+    return {**around, **at(path, {direction: beside})}, {**around, **at(path, {direction: beside | {key: value}})}
 
 
 def acts_as_a_lock(section: str, path: str) -> bool:
@@ -272,6 +268,24 @@ def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     (note,) = notes_on_document(parse_document({"tenants": {"acme": {"publish": values}}}))
     said = f"tenants.acme.publish.{key} does nothing without"
     assert note == f"{said} messages_per_second, bytes_per_second, units_per_second or request_percentage"
+
+
+@pytest.mark.parametrize(("above", "acts"), [
+    ({}, False),
+    ({"job": {"publish": {"bytes_per_second": 9}}}, False),
+    ({"job": {"publish": {"messages_per_second": 9, "on_excess": "observe"}}}, False),
+    ({"job": {"dispatch": {"messages_per_second": 9}}}, False),
+    ({"job": {"publish": {"messages_per_day": 9}}}, True),
+    ({"resource_groups": {"gold": {"exception": {**UNTIL_LATER, "publish": {"messages_per_second": 9}}}}}, True),
+    ({"resource_groups": {"gold": {"schedule": {"sun": {"publish": {"messages_per_second": 9}}}}}}, True),
+])  # fmt: skip
+def test_guarantee_of_what_no_scope_above_limits_says_so(above: dict[str, Any], acts: bool) -> None:
+    guaranteed = {"guaranteed_messages_per_second": 1, "guaranteed_bytes_per_second": 1}
+    tenants = {"acme": {"resource_group": "gold", "publish": guaranteed}}
+    notes = [*notes_on_document(parse_document({"resource_groups": {"gold": {}}, "tenants": tenants, **above}))]
+    at = "tenants.acme.publish.guaranteed_messages_per_second"
+    said = f"{at} does nothing: no scope above holds rows back by messages_per_second"
+    assert (said in notes) != acts
 
 
 @pytest.mark.parametrize(("document", "said"), [

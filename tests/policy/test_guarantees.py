@@ -87,7 +87,7 @@ def test_guarantees_are_columns_with_the_scopes_above_them() -> None:
     assert found.rule.tolist() == [-1, -1, 0, 1]
     assert found.way.tolist() == [[1, 3, 0], [-1, 3, 0], [1, 3, 0], [2, -1, 0]]
     assert found.rate_micro_per_ms.tolist() == [
-        [30_000, -1, -1, -1], [50_000, 7_000, -1, -1], [20_000, -1, -1, -1], [500, -1, -1, -1],
+        [30_000, -1, -1, -1], [50_000, -1, -1, -1], [20_000, -1, -1, -1], [500, -1, -1, -1],
     ]  # fmt: skip
     assert found.burst_ms.tolist() == [10_000] * 4
     assert found.earning_ms.tolist() == [[2_000, 10_000, 10_000, 10_000]] * 4

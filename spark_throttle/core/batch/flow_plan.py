@@ -16,13 +16,13 @@ from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import Room, is_short_of, limited_scopes, taken_by
 from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
-from spark_throttle.core.fair.guarantees import Claims, decide_with_guarantees
+from spark_throttle.core.fair.guarantees import Above, Claims, decide_with_guarantees
 from spark_throttle.core.fair.layout import Candidates, Layout, by_dimension, cost
 from spark_throttle.core.limits.budgets import Budgets, Spent
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
-from spark_throttle.core.shared_buckets import SharedBuckets, under_share
+from spark_throttle.core.shared_buckets import SharedBuckets, guaranteed_rates, under_share
 from spark_throttle.core.state import Flows, NodeLeads
 
 MOST_GIVEN_OUT = 1 << 60
@@ -282,7 +282,11 @@ class Contest:
         room, of_leaf = self.room.before_rows(is_enforcing), eligible[self.contenders.flow]
         guarantees, balance_micro = self.policy.guarantees, shared.guaranteed_micro
         if guarantees is not None and balance_micro is not None:
-            claims = Claims.of(guarantees, self.contenders.flow, matches, is_enforcing, balance_micro, len(room))
+            share = shared.share_micro_per_ms
+            earned = under_share(self.policy, share).shared.rate_micro_per_ms
+            guaranteed = guaranteed_rates(self.policy, share, shared.parts_micro_per_ms)
+            above = Above(is_enforcing, room, earned, guaranteed)
+            claims = Claims.of(guarantees, self.contenders.flow, matches, balance_micro, above)
             if claims.are_any:
                 turns, taken = decide_with_guarantees(self.contenders, of_leaf, room, claims)
                 left = claims.left(balance_micro, taken, turns.count < of_leaf)

@@ -17,8 +17,9 @@ so; then that node holds nothing, and its lead is as if it had not.
 
 *Nobody starves.* Guarantees of children sum to no more than what their parent has (`policy.guarantees`), and earn for
 no longer than its bucket can (`Guarantees.earning_ms`). So a parent may lack the tokens only because of what went
-before, such as a large row. Then the fair order divides what there is. Who is left behind keeps the balance, and who
-was served has spent it: of what comes next, the former has the more.
+before, such as a large row. Then all go up to their *parts* before any goes on (`Above.parts`): of what a scope has, a
+guarantee's part is what its rate is of the scope's. So parts sum to no more than there is, and no claim, however old
+or heavy, takes that of another, but for the row with which it ends. What parts leave is divided by the fair order.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.fair.contenders import Contenders
 from spark_throttle.core.fair.contest import Outcome, Standing, decide, used_tokens
 from spark_throttle.core.fair.filling import UNBOUNDED
@@ -38,6 +40,38 @@ from spark_throttle.core.quota import Bools, Dimension, Guarantees, Int64s, Leve
 
 _HEIGHTS = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP)
 """Whose guarantees are served, in this order; the height of their nodes in the tree."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Above:
+    """The shared scopes whose tokens are guaranteed."""
+
+    is_short: Bools
+    """Shape (scopes,): whether each runs short, and holds rows back."""
+
+    room: Int64s
+    """Shape (resources, scopes): as in `Scopes`."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (scopes, 4): what each earns."""
+
+    guaranteed_micro_per_ms: Int64s
+    """Shape (guarantees, 4): what is guaranteed of it."""
+
+    def parts(self, guarantees: Guarantees, of_leaf: Int64s, room: Int64s) -> Int64s | None:
+        """Return the room of claims' parts of what there is, as `Claims.part`; the parameters as in `Claims`."""
+        claims, part, is_enough = np.unique(of_leaf[of_leaf >= 0]), room.copy(), True
+        for column, level in enumerate(_HEIGHTS):
+            below = claims[(guarantees.level[claims] <= level) & (guarantees.way[claims, column] >= 0)]
+            for d, have in enumerate(self.room):
+                at = below[self.guaranteed_micro_per_ms[below, d] > 0]
+                at = at[have[guarantees.way[at, column]] < UNBOUNDED]
+                scope, asked = guarantees.way[at, column], np.zeros_like(have)
+                np.add.at(asked, scope, np.clip(room[d, at] + 1, 0, UNBOUNDED // max(len(at), 1)))
+                is_enough &= not (asked > have + 1).any()
+                rate = self.guaranteed_micro_per_ms[at, d], np.maximum(self.rate_micro_per_ms[scope, d], 1)
+                part[d, at] = np.minimum(part[d, at], proportional(have[scope] + 1, *rate, most_bits=61) - 1)
+        return None if is_enough else part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,31 +87,29 @@ class Claims:
     """Shape (resources, n): the most tokens that may go before a row, negative where none may; large where nothing is
     said."""
 
+    part: Int64s | None
+    """The same for the part of each claim that goes before the rest of any; `None` where there is enough for all."""
+
     @classmethod
-    def of(
-        cls, guarantees: Guarantees, flow: Int64s, matches: Matches, is_short: Bools, balance_micro: Int64s,
-        resources: int,
-    ) -> Claims:  # fmt: skip
+    def of(cls, guarantees: Guarantees, flow: Int64s, matches: Matches, balance_micro: Int64s, above: Above) -> Claims:
         """Return the claims of the leaves' flows.
 
         Parameters
         ----------
-        is_short
-            Shape (scopes,): whether each shared scope runs short, and holds rows back.
         balance_micro
             Shape (n, 4): the balances of the guarantees.
         """
-        room = np.full((resources, len(guarantees)), UNBOUNDED)
-        for d in list(Dimension)[:resources]:
+        room = np.full((len(above.room), len(guarantees)), UNBOUNDED)
+        for d in list(Dimension)[: len(room)]:
             is_said = guarantees.rate_micro_per_ms[:, d] >= 0
             np.copyto(room[d], room_before(balance_micro[:, d], d), where=is_said)
             room[d][guarantees.rate_micro_per_ms[:, d] == 0] = -1
         scopes, rule = matches.shared_scope[flow], matches.rule[flow]
-        lacks = np.append(is_short, False)[scopes]
+        lacks = np.append(above.is_short, False)[scopes]
         of_leaf = guarantees_of(guarantees, scopes, rule)
         for height, level in enumerate(_HEIGHTS):
             of_leaf[height, ~np.logical_or.reduce(lacks[:, level:], axis=1)] = -1
-        return cls(guarantees, of_leaf, room)
+        return cls(guarantees, of_leaf, room, above.parts(guarantees, of_leaf, room))
 
     @property
     def are_any(self) -> bool:
@@ -146,9 +178,10 @@ def decide_with_guarantees(
     """
     tree, rows = contenders.tree, contenders.rows
     served = _Served(np.zeros_like(eligible), contenders.standing, room, np.zeros_like(claims.room))
-    for height in range(len(_HEIGHTS)):
-        if (claims.of_leaf[height] >= 0).any():
-            served = _served_at(height, served, contenders, eligible, claims)
+    for claimed in (claims.room,) if claims.part is None else (claims.part, claims.room):
+        for height in range(len(_HEIGHTS)):
+            if (claims.of_leaf[height] >= 0).any():
+                served = _served_at(height, served, contenders, eligible, replace(claims, room=claimed))
     outcome = decide(
         tree, served.standing, rows.behind(served.count), eligible - served.count, contenders.with_room(served.room),
         contenders.tie,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,56 @@ def test_large_message_of_a_guarantee_is_repaid_before_the_next() -> None:
     assert held == [-400, -300, -200, -100, -500, -400]  # what is borrowed meanwhile is not charged
 
 
+def in_debt(rate: int, repaid_s: int, **tenants: Values) -> Job:
+    """Return a job of so many bytes a second that repays a large message of a stranger in so many seconds."""
+    job = Job.of({
+        "job": {"publish": {"bytes_per_second": rate, "burst_seconds": 10}},
+        "tenants": {name: {"publish": quota} for name, quota in tenants.items()},
+    })  # fmt: skip
+    job.batch([("big/x", (10 + repaid_s) * rate)], 1_000)
+    return job
+
+
+@pytest.mark.parametrize("burst_seconds", [10, 100])
+def test_claims_of_a_time_of_debt_are_divided_by_what_is_guaranteed(burst_seconds: int) -> None:
+    """Not by weight: else the light one would have nothing for as long as the heavy one keeps its claim."""
+    half = {"guaranteed_bytes_per_second": 500}
+    job = in_debt(1_000, 100, light=half, heavy=half | {"weight": 1000, "burst_seconds": burst_seconds})
+    served = []
+    for _ in range(120):
+        batch = job.batch([(name, 10) for name in ("light/x", "heavy/x") for _ in range(60)], 1_000)
+        served.append(batch.get("light/x", (0, 0))[1])
+    assert served[-18:] == [500] * 18
+
+
+@pytest.mark.parametrize("seed", first_of(3, range(100)))
+def test_claim_has_its_part_of_what_is_there_in_every_batch(seed: int) -> None:
+    """The part is by what is guaranteed; the claims that go before it may overdraw theirs by a message each."""
+    rng = random.Random(seed)
+    cuts = sorted(rng.random() for _ in range(rng.randint(2, 6)))
+    rate, largest = 3_000 * len(cuts), 100
+    guaranteed = {f"t{at}": int(rate * (cut - before)) for at, (before, cut) in enumerate(pairwise([0.0, *cuts]))}
+    quotas = {name: {"guaranteed_bytes_per_second": claim} for name, claim in guaranteed.items()}
+    bursts = {name: rng.choice((2, 10, 100)) for name in quotas}
+    more = {name: {"weight": rng.choice((1, 10, 1000)), "burst_seconds": bursts[name]} for name in quotas}
+    job = in_debt(rate, 10, **{name: quotas[name] | more[name] for name in quotas})
+    seen = 0
+    for _ in range(30):
+        claims = {name: _held(job, name, Dimension.BYTES) for name in quotas}
+        has = int(job.state.shared.balance_micro[0, Dimension.BYTES])
+        rows = [(f"{name}/x", rng.choice((1, 50, largest))) for name in (*quotas, "other") for _ in range(100)]
+        elapsed_ms = rng.choice((100, 500, 1_000))
+        served = job.batch(rows if len(job.state.queue) < 5_000 else [], elapsed_ms)
+        has = min(has + rate * elapsed_ms * 1_000, 10 * rate * MICRO) // MICRO
+        for name, claim in guaranteed.items():
+            part, earned = has * claim // rate, claim * min(elapsed_ms, 1_000 * min(10, bursts[name])) * 1_000
+            claimed = min(claims[name] + earned, claim * bursts[name] * MICRO) // MICRO
+            if has >= 0 and claimed >= part and job.waiting[f"{name}/x"]:
+                seen += 1
+                assert served.get(f"{name}/x", (0, 0))[1] >= part - len(quotas) * largest
+    assert seen
+
+
 def test_weight_of_nine_gets_no_more_than_what_is_left() -> None:
     """A guarantee is no lead: the rest is divided as among those who were guaranteed nothing."""
     job = job_of(100, acme={"guaranteed_messages_per_second": 60}, blue={"weight": 3})
@@ -184,6 +235,23 @@ def test_guarantee_earns_in_a_pause_no_more_than_the_scopes_above_keep_of_it() -
     messages(job, {"acme": 2_000, "blue": 2_000})
     job.batch([], 60_000)
     assert messages(job, {}, seconds=20)["blue"] >= 20 * 10 - MOST_BEHIND - 1
+
+
+@pytest.mark.parametrize("job", [{}, {"request_percentage": 50, "on_excess": "observe"}])
+def test_guarantee_of_what_no_scope_above_holds_back_takes_part_in_nothing(job: Values) -> None:
+    """Else it would go when an unrelated namespace gets a quota on time, of which nothing is guaranteed here."""
+    document = {
+        "job": {"publish": job},
+        "resource_groups": {"g": {"publish": {"messages_per_second": 20, "burst_seconds": 1}}},
+        "tenants": {
+            "acme": {"publish": {"guaranteed_messages_per_second": 10, "guaranteed_request_percentage": 0}},
+            "blue": {"publish": {"weight": 1000}},
+        },
+        "defaults": {"resource_group": "g"},
+    }  # fmt: skip
+    timed = {**document, "namespaces": {"cora/x": {"publish": {"request_percentage": 1}}}}
+    served = [messages(Job.of(each), {"acme": 20, "blue": 20}, 14)["acme"] for each in (document, timed)]
+    assert served[0] == served[1] >= 14 * 10
 
 
 def test_namespaces_divide_what_their_tenant_is_guaranteed_by_weight() -> None:
@@ -278,7 +346,8 @@ def test_guarantee_keeps_its_debt_when_the_policy_changes() -> None:
 
     def policy_of(*names: str) -> Any:
         tenants = {name: {"publish": claims} for name in names}
-        return compile_policy(parse_document({"tenants": tenants, "namespaces": tenants}), "publish")
+        job = {"publish": {"messages_per_second": 99}}
+        return compile_policy(parse_document({"job": job, "tenants": tenants, "namespaces": tenants}), "publish")
 
     before, after = policy_of("acme", "blue"), policy_of("blue", "cora")
     held = np.arange(16).reshape(4, 4) - 20
