@@ -47,7 +47,7 @@ def measure_fairness(policy: CompiledPolicy, group: str, flows: Flows) -> Fairne
     found = match(flows.namespaces, policy)
     position = policy.group_names.to_pylist().index(group)
     members = np.flatnonzero(found.group == position)
-    rate = policy.shared.rate_micro_per_ms[1 + len(policy.tenant_names) + position, : Dimension.TIME] / 1000
+    rate = policy.shared.rate_micro_per_ms[1 + len(policy.tenant_names) + position, : Dimension.UNITS] / 1000
     waiting = (flows.offered - flows.admitted - flows.rejected)[:, members].cumsum(axis=0)
     is_limited = rate >= 0
     overloaded = (waiting.sum(axis=1) >= np.where(is_limited, rate, np.inf)).any(axis=1)

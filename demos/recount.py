@@ -113,12 +113,12 @@ def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray) -> list[Sco
             members = np.flatnonzero(found.tenant == scope - 1)
         else:
             members = np.flatnonzero(found.group == scope - 1 - tenants)
-        rate, burst = (each[scope, : Dimension.TIME] for each in (shared.rate_micro_per_ms, shared.burst_micro))
+        rate, burst = (each[scope, : Dimension.UNITS] for each in (shared.rate_micro_per_ms, shared.burst_micro))
         if len(members) and shared.on_excess[scope] != OnExcess.OBSERVE and (rate >= 0).any():
             limits.append(ScopeLimit(name, members, rate, burst))
     own = policy.namespace_limits
     for index, (name, position) in enumerate(zip(namespaces.to_pylist(), found.rule.tolist(), strict=True)):
-        rate, burst = (each[position, : Dimension.TIME] for each in (own.rate_micro_per_ms, own.burst_micro))
+        rate, burst = (each[position, : Dimension.UNITS] for each in (own.rate_micro_per_ms, own.burst_micro))
         if own.on_excess[position] != OnExcess.OBSERVE and (rate >= 0).any():
             limits.append(ScopeLimit(name, np.array([index]), rate, burst))
     return limits

@@ -93,7 +93,7 @@ def test_explanation_gives_a_tenant_no_balance_of_the_job_or_its_group(world: Wo
     answer = tenant.get(path).json()
     narrow = {level["level"]: level for level in answer["levels"]}
     for level in ("job", "resource_group"):
-        assert narrow[level]["balance"] == [None, None]
+        assert narrow[level]["balance"] == [None, None, None]
         assert narrow[level]["waiting"] is narrow[level]["release_ms"] is None
         assert narrow[level]["per_second"] == wide[level]["per_second"]
     for level in ("namespace", "tenant"):

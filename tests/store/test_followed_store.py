@@ -160,7 +160,7 @@ def test_change_is_due_in_the_next_batch_and_the_job_says_what_it_follows(
     assert second.number == first.number + 1
     policy = plane.epochs.policy_for(first, second)
     assert policy is not None
-    assert policy.shared.rate_micro_per_ms.tolist() == [[10_000, -1, -1]]
+    assert policy.shared.rate_micro_per_ms.tolist() == [[10_000, -1, -1, -1]]
     assert read_next_policies(directory) == NextPolicies(policy.revision, 2, None)
     shutil.rmtree(path)
     plane.next_epoch(second)
