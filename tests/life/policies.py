@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
 
@@ -138,7 +139,9 @@ def _quotas(document: Document, *, with_exceptions: bool = False) -> list[Docume
     ]
     entries += [document[single] for single in ("defaults", "job") if single in document]
     if with_exceptions:
-        entries += [entry["exception"] for entry in entries if "exception" in entry]
+        parts = [entry["exception"] for entry in entries if "exception" in entry]
+        parts += [part for entry in entries for part in entry.get("schedule", {}).values()]
+        entries += parts
     return [entry["publish"] for entry in entries if entry.get("publish")]
 
 
@@ -338,12 +341,16 @@ def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 
 def _exception(rng: random.Random, tempers: Tempers, document: Document) -> None:
-    """Give a scope an exception that ends in the first minutes of the life, or take it back."""
+    """Give a scope an exception that ends, or hours that begin, in the first minutes of the life; or take it back."""
     section, name = rng.choice(_places(tempers, document))
     entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
     if entry.pop("exception", None) is None or rng.random() < 0.7:
         until = datetime.fromtimestamp(START_MS // 1000 + rng.randint(0, 180), UTC)
         entry["exception"] = {"until": until.isoformat(), "reason": "drawn", "publish": _quota(rng, tempers)}
+    elif entry.pop("schedule", None) is None or rng.random() < 0.5:
+        zone = ZoneInfo(document.get("job", {}).get("time_zone", "UTC"))
+        begin, end = (datetime.fromtimestamp(START_MS // 1000 + 60 * at, zone) for at in (rng.randint(0, 2), 3))
+        entry["schedule"] = {f"{begin:%H:%M}-{end:%H:%M}": {"publish": _quota(rng, tempers)}}
 
 
 def _budget(rng: random.Random, tempers: Tempers, document: Document) -> None:
