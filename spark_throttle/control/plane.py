@@ -50,8 +50,9 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError, Damage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.calendar_windows import has_ended, window_keys, windows_at
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import Direction, Phase
+from spark_throttle.policy.model import Direction
 from spark_throttle.policy.source import PolicySnapshot, PolicySource
+from spark_throttle.policy.weekly_hours import Phase
 
 logger = logging.getLogger(__name__)
 

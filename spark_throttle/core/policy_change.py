@@ -74,8 +74,9 @@ def under_epoch(
     """
     if row.measured is not None:
         state = corrected(state, row.measured, before)
-    sent_again, moves = tally(state.left, len(state.flows)), after is not before or _begins(row.windows, state)
-    if moves and len(state.left):
+    moves = len(state.left) > 0 and (after is not before or _begins(row.windows, state))
+    sent_again = tally(state.left, len(state.flows)) if moves else None
+    if sent_again is not None:
         state = given_back(state, sent_again, before)
     state = in_windows(state, row.windows, before)
     if after is before:
@@ -87,7 +88,7 @@ def under_epoch(
     shared = state.shared.under(after, row.share_micro_per_ms, row.claims, row.parts_micro_per_ms)
     unavailable = np.zeros(0, dtype=np.int64) if row.unavailable is None else row.unavailable
     state = replace(state, shared=shared, epoch=row.epoch, unavailable=unavailable)
-    return charged(state, sent_again, after) if moves and len(state.left) else state
+    return state if sent_again is None else charged(state, sent_again, after)
 
 
 def carried(

@@ -14,18 +14,17 @@ right again.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from spark_throttle.core.limits.budgets import CalendarWindows
 from spark_throttle.core.quota import CompiledPolicy, Int64s, Period
+from spark_throttle.policy.wall_time import local_time, wall_ms_of, zone_named
 
 _HOUR_MS: Final = 3_600_000
 _HALF_MS: Final = {Period.HOUR: _HOUR_MS // 2, Period.DAY: 12 * _HOUR_MS, Period.MONTH: 14 * 24 * _HOUR_MS}
-_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 
 
@@ -41,7 +40,7 @@ def windows_at(
     """
     if not (policy.shared.budgets or policy.namespace_limits.budgets):
         return None
-    zone, found = _zone(policy.time_zone), []
+    zone, found = zone_named(policy.time_zone), []
     for period in Period:
         number, since_ms = 0, last_edge(zone, period, wall_ms)
         if before is not None:
@@ -73,7 +72,7 @@ def window_keys(windows: CalendarWindows, policy: CompiledPolicy, *, wall_ms: in
     wall_ms, paid_ms
         The same moment by the wall clock, and as a paying time.
     """
-    zone, ahead_ms = _zone(policy.time_zone), wall_ms - paid_ms
+    zone, ahead_ms = zone_named(policy.time_zone), wall_ms - paid_ms
     since_ms = [int(windows.since_ms[period]) + ahead_ms + _HALF_MS[period] for period in Period]
     return np.array([_count(zone, *each) for each in zip(Period, since_ms, strict=True)], dtype=np.int64)
 
@@ -85,13 +84,14 @@ def next_edge(zone: tzinfo, period: Period, wall_ms: int) -> int:
     --------
     In Berlin, 25 October 2026 has 25 hours:
 
-    >>> begins = next_edge(ZoneInfo("Europe/Berlin"), Period.DAY, 1_792_800_000_000)
-    >>> (next_edge(ZoneInfo("Europe/Berlin"), Period.DAY, begins + 1) - begins) // 3_600_000
+    >>> berlin = zone_named("Europe/Berlin")
+    >>> begins = next_edge(berlin, Period.DAY, 1_792_800_000_000)
+    >>> (next_edge(berlin, Period.DAY, begins + 1) - begins) // 3_600_000
     25
     """
     if period == Period.HOUR:
         return _next_hour(zone, wall_ms)
-    day = _local(zone, wall_ms).date()
+    day = local_time(zone, wall_ms).date()
     if period == Period.MONTH:
         day = day.replace(day=1)
     while (begins_ms := _begin(zone, day)) < wall_ms:
@@ -118,13 +118,13 @@ def _next_hour(zone: tzinfo, wall_ms: int) -> int:
 def _begin(zone: tzinfo, day: date) -> int:
     """Return when a date is first shown."""
     midnight = datetime.combine(day, time.min, zone)
-    first_ms, second_ms = ((midnight.replace(fold=fold) - _BEGIN) // _MS for fold in (0, 1))
+    first_ms, second_ms = (wall_ms_of(midnight.replace(fold=fold)) for fold in (0, 1))
     if second_ms >= first_ms:
         return first_ms  # it is there once, or twice
     # The clock jumps over it: the date is first shown right after the jump.
     while first_ms - second_ms > 1:
         middle_ms = (first_ms + second_ms) // 2
-        if _local(zone, middle_ms).date() < day:
+        if local_time(zone, middle_ms).date() < day:
             second_ms = middle_ms
         else:
             first_ms = middle_ms
@@ -133,7 +133,7 @@ def _begin(zone: tzinfo, day: date) -> int:
 
 def _count(zone: tzinfo, period: Period, edge_ms: int) -> int:
     """Return how many windows have begun before one, counted from some first one."""
-    at = _local(zone, edge_ms)
+    at = local_time(zone, edge_ms)
     match period:
         case Period.HOUR:
             return edge_ms // _HOUR_MS
@@ -143,13 +143,5 @@ def _count(zone: tzinfo, period: Period, edge_ms: int) -> int:
             return 12 * at.year + at.month
 
 
-def _local(zone: tzinfo, wall_ms: int) -> datetime:
-    return (_BEGIN + wall_ms * _MS).astimezone(zone)
-
-
 def _offset_ms(zone: tzinfo, wall_ms: int) -> int:
-    return (_local(zone, wall_ms).utcoffset() or timedelta()) // _MS
-
-
-def _zone(name: str) -> tzinfo:
-    return UTC if name == "UTC" else ZoneInfo(name)
+    return (local_time(zone, wall_ms).utcoffset() or timedelta()) // _MS

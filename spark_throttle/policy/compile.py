@@ -41,12 +41,12 @@ from spark_throttle.policy.model import (
     SETTINGS,
     Direction,
     NamespacePolicy,
-    Phase,
     PolicyDocument,
     QueuePolicy,
     ScopePolicy,
 )
 from spark_throttle.policy.quotas import GUARANTEES, RATES, Quota, may_hold_by
+from spark_throttle.policy.weekly_hours import Phase
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()

@@ -8,11 +8,10 @@ have equal JSON. `codec` reads and writes documents; `compile` turns them into c
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property
-from itertools import product
+from itertools import compress, product
 from typing import Annotated, Final, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import (
@@ -62,10 +61,9 @@ from spark_throttle.policy.values import (
     sorted_once,
     time_text,
 )
-from spark_throttle.policy.weekly_hours import LONGEST_CYCLE_MS, moments_ms, next_change_ms, valid_at
+from spark_throttle.policy.weekly_hours import LONGEST_CYCLE_MS, Phase, moments_ms, next_change_ms, phase_at, valid_at
 
 Direction: TypeAlias = Literal["publish", "dispatch"]
-Phase: TypeAlias = tuple[int, tuple[bool, ...]]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
 
 MAX_QUEUE_MESSAGES: Final = 2**40
@@ -138,7 +136,7 @@ class ScopePolicy(PolicyPart):
 
     def hours_at(self, now_ms: int, zone: str) -> str | None:
         """Return the hours of the schedule that hold at a moment, in a time zone; `None` if none do."""
-        return next((each for each in self.schedule if valid_at([each], zone, now_ms)[0]), None)
+        return next(compress(self.schedule, valid_at(self.schedule, zone, now_ms)), None)
 
     def at(self, now_ms: int, zone: str = "UTC") -> Self:
         """Return the policy at a moment, without schedule and exception: the quotas then in force are its own.
@@ -332,14 +330,13 @@ class PolicyDocument(PolicyPart):
     @model_validator(mode="after")
     def _check_guarantees(self) -> Self:
         if has_guarantees(self):
-            ends_ms = [each.until_ms for _, each in self.exceptions]
-            first_ms = min(ends_ms, default=LONGEST_CYCLE_MS) - LONGEST_CYCLE_MS
-            for now_ms in moments_ms(ends_ms, self.scheduled_hours, self.job.time_zone, first_ms):
+            first_ms = min(self.ends_ms, default=LONGEST_CYCLE_MS) - LONGEST_CYCLE_MS
+            for now_ms in self.moments_ms(first_ms):
                 broken = next(broken_guarantees(self.at(now_ms)), None)
                 if broken is not None:
                     path, problem = broken
                     said = [f"at {time_text(now_ms)} and such times"] if self.scheduled_hours else []
-                    said += ["while exceptions are in force"] if now_ms < max(ends_ms, default=now_ms) else []
+                    said += ["while exceptions are in force"] if now_ms < max(self.ends_ms, default=now_ms) else []
                     when = f"{', '.join(said)}: " if said else ""
                     context = {"path": path, "problem": when + problem}
                     raise PydanticCustomError("broken_guarantee", "a guarantee cannot be kept", context)
@@ -350,6 +347,11 @@ class PolicyDocument(PolicyPart):
         """The exceptions behind the paths of their entries, such as ``tenants.acme``; the first to end comes first."""
         found = [(path, policy.exception) for path, policy in self.scopes if policy.exception is not None]
         return tuple(sorted(found, key=lambda each: each[1].until_ms))
+
+    @cached_property
+    def ends_ms(self) -> tuple[int, ...]:
+        """When `exceptions` end, in ms since 1970, ascending."""
+        return tuple(each.until_ms for _, each in self.exceptions)
 
     @cached_property
     def scheduled_hours(self) -> tuple[str, ...]:
@@ -369,13 +371,16 @@ class PolicyDocument(PolicyPart):
 
         The document is the same (`at`) at all moments of a phase.
         """
-        ended = bisect_right(self.exceptions, now_ms, key=lambda each: each[1].until_ms)
-        return ended, valid_at(self.scheduled_hours, self.job.time_zone, now_ms)
+        return phase_at(self.ends_ms, self.scheduled_hours, self.job.time_zone, now_ms)
 
     def next_phase_ms(self, now_ms: int) -> int:
         """Return when the next phase begins, in ms since 1970; `NEVER_MS` if none does."""
-        ends = (each.until_ms for _, each in self.exceptions if each.until_ms > now_ms)
+        ends = (end_ms for end_ms in self.ends_ms if end_ms > now_ms)
         return min(next(ends, NEVER_MS), next_change_ms(self.scheduled_hours, self.job.time_zone, now_ms))
+
+    def moments_ms(self, from_ms: int) -> Iterator[int]:
+        """Yield one moment of each phase from a time on, in ms since 1970, ascending."""
+        return moments_ms(self.ends_ms, self.scheduled_hours, self.job.time_zone, from_ms)
 
     def first_of_units(self, direction: Direction) -> tuple[str, ...] | None:
         """Return the path of a key that counts units, in a direction and at any time; `None` if there is none.

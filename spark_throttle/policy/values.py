@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import combinations
@@ -27,6 +27,7 @@ from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.names.visible_text import BIDIRECTIONAL, is_visible
 from spark_throttle.core.quota import MAX_BUDGET_TOKENS, MAX_BURST_TOKENS, MAX_SIZE_BYTES, MAX_UNITS, Dimension
 from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.policy.wall_time import local_time, wall_ms_of
 from spark_throttle.policy.weekly_hours import WeeklyHours
 
 MAX_NAME_BYTES: Final = 1024
@@ -157,7 +158,7 @@ def _parse_until(value: object) -> str:
     try:
         at = datetime.fromisoformat(text.upper()) if _TIME.fullmatch(text) else None
         # In UTC it may be before the year 1 or after 9999, which has no text.
-        until = None if at is None else time_text((at - _BEGIN) // _MS)
+        until = None if at is None else time_text(wall_ms_of(at))
     except (ValueError, OverflowError):
         until = None
     if until is None:
@@ -166,13 +167,9 @@ def _parse_until(value: object) -> str:
     return until
 
 
-_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
-
-
 def ms_of(until: str) -> int:
     """Return a time, as `Until` has it, in ms since 1970."""
-    return (datetime.fromisoformat(until) - _BEGIN) // _MS
+    return wall_ms_of(datetime.fromisoformat(until))
 
 
 def time_text(at_ms: int) -> str:
@@ -184,7 +181,7 @@ def time_text(at_ms: int) -> str:
     ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500Z')
     """
     digits = "milliseconds" if at_ms % 1000 else "seconds"
-    return (_BEGIN + at_ms * _MS).isoformat(timespec=digits).replace("+00:00", "Z")
+    return local_time(UTC, at_ms).isoformat(timespec=digits).replace("+00:00", "Z")
 
 
 def _parse_hours(value: object) -> str:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from typing import Final
-from zoneinfo import ZoneInfo
+from typing import Final, TypeAlias
 
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import PolicyError
+from spark_throttle.policy.wall_time import local_time, wall_ms_of, zone_named
+
+Phase: TypeAlias = tuple[int, tuple[bool, ...]]
+"""How many of some ends are past, and which of some hours hold."""
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -29,8 +32,6 @@ LONGEST_CYCLE_MS: Final = _CYCLE_DAYS * 24 * 3_600_000
 """Within it each minute of the week comes, also if clocks leave an hour out."""
 
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]|24):([0-5]\d)", re.ASCII)
-_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,8 @@ class WeeklyHours:
 
         Examples
         --------
-        >>> for text in ("Sun,mon-thu  8:00-18:00".replace(" 8", "08"), "mon-sun 22:00-06:00", "mon-sun"):
-        ...     print(WeeklyHours.parse(text.replace("thu0", "thu 0")))
-        mon-thu,sun 08:00-18:00
-        22:00-06:00
-        mon-sun
+        >>> [str(WeeklyHours.parse(text)) for text in ("Sun,mon-thu 08:00-18:00", "mon-sun 22:00-06:00", "mon-sun")]
+        ['mon-thu,sun 08:00-18:00', '22:00-06:00', 'mon-sun']
         """
         hours = f"{_time(self.from_minute)}-{_time(self.until_minute)}"
         if (self.from_minute, self.until_minute) == (0, _DAY_MINUTES):
@@ -98,21 +96,24 @@ class WeeklyHours:
     @property
     def minutes(self) -> int:
         """The minutes of the week that are within them, from Monday's midnight on, a bit each."""
-        found = 0
-        for day in self.days:
-            found |= ((1 << (self.until_minute - self.from_minute)) - 1) << (day * _DAY_MINUTES + self.from_minute)
-        return (found | found >> _WEEK_MINUTES) & ((1 << _WEEK_MINUTES) - 1)
+        return _minutes_of(self)
 
     def holds(self, local: datetime) -> bool:
         """Return whether what a clock shows is within the hours."""
-        minute = 60 * local.hour + local.minute
-        today = local.weekday() in self.days and self.from_minute <= minute < self.until_minute
-        return today or ((local.weekday() - 1) % 7 in self.days and minute < self.until_minute - _DAY_MINUTES)
+        return bool(self.minutes >> (local.weekday() * _DAY_MINUTES + 60 * local.hour + local.minute) & 1)
 
     @property
     def edges(self) -> tuple[int, ...]:
         """The minutes of the day at which the hours begin or end on some day."""
         return tuple(sorted({self.from_minute % _DAY_MINUTES, self.until_minute % _DAY_MINUTES}))
+
+
+@lru_cache(maxsize=4096)
+def _minutes_of(hours: WeeklyHours) -> int:
+    found, each_day = 0, (1 << (hours.until_minute - hours.from_minute)) - 1
+    for day in hours.days:
+        found |= each_day << (day * _DAY_MINUTES + hours.from_minute)
+    return (found | found >> _WEEK_MINUTES) & ((1 << _WEEK_MINUTES) - 1)
 
 
 @lru_cache(maxsize=4096)
@@ -125,8 +126,13 @@ def valid_at(texts: Collection[str], zone: str, wall_ms: int) -> tuple[bool, ...
     """Return of each text whether its hours hold at a time, by the clock of a zone."""
     if not texts:
         return ()
-    local = _local(_zone(zone), wall_ms)
+    local = local_time(zone_named(zone), wall_ms)
     return tuple(hours_of(text).holds(local) for text in texts)
+
+
+def phase_at(ends_ms: Sequence[int], texts: Collection[str], zone: str, wall_ms: int) -> Phase:
+    """Return how many of some ends, which ascend, are past at a time, and which hours hold."""
+    return bisect_right(ends_ms, wall_ms), valid_at(texts, zone, wall_ms)
 
 
 def next_change_ms(texts: Collection[str], zone: str, wall_ms: int) -> int:
@@ -156,9 +162,9 @@ def _next_change_ms(texts: tuple[str, ...], zone: str, wall_ms: int) -> int:
 
 
 def moments_ms(ends_ms: Iterable[int], texts: Collection[str], zone: str, from_ms: int) -> Iterator[int]:
-    """Yield, from a time on, one moment for each state that some ends and hours may be in.
+    """Yield, from a time on, one moment for each phase that some ends and hours may be in.
 
-    A state says which of the ends are past and which hours hold. Hours come again each week, so states do.
+    Hours come again each week, so phases do.
 
     Examples
     --------
@@ -166,14 +172,13 @@ def moments_ms(ends_ms: Iterable[int], texts: Collection[str], zone: str, from_m
     ([0, 10000], 4)
     """
     ends = sorted(each for each in ends_ms if each > from_ms)
-    seen, at_ms, since_ms = set(), from_ms, from_ms
+    seen, at_ms, since_ms = set[Phase](), from_ms, from_ms
     while at_ms < NEVER_MS:
-        past = bisect_right(ends, at_ms)
-        state = past, valid_at(texts, zone, at_ms)
-        if state not in seen:
-            seen.add(state)
+        phase = phase_at(ends, texts, zone, at_ms)
+        if phase not in seen:
+            seen.add(phase)
             yield at_ms
-        end_ms = ends[past] if past < len(ends) else NEVER_MS
+        end_ms = ends[phase[0]] if phase[0] < len(ends) else NEVER_MS
         change_ms = next_change_ms(texts, zone, at_ms)
         at_ms = min(end_ms, change_ms if change_ms <= since_ms + LONGEST_CYCLE_MS else NEVER_MS)
         since_ms = end_ms if at_ms == end_ms else since_ms
@@ -181,7 +186,7 @@ def moments_ms(ends_ms: Iterable[int], texts: Collection[str], zone: str, from_m
 
 def _edges_ms(texts: tuple[str, ...], zone: str, wall_ms: int) -> Iterator[int]:
     """Yield, ascending, the times after one at which hours may begin or end: by their minutes, or as clocks change."""
-    first = _local(_zone(zone), wall_ms).date() - timedelta(days=1)
+    first = local_time(zone_named(zone), wall_ms).date() - timedelta(days=1)
     for ahead in range(_CYCLE_DAYS + 2):
         edges_ms = _edges_of_day_ms(texts, zone, first + timedelta(days=ahead))
         yield from edges_ms[bisect_right(edges_ms, wall_ms) :]
@@ -190,25 +195,25 @@ def _edges_ms(texts: tuple[str, ...], zone: str, wall_ms: int) -> Iterator[int]:
 @lru_cache(maxsize=64)
 def _edges_of_day_ms(texts: tuple[str, ...], zone_name: str, day: date) -> tuple[int, ...]:
     """Return these times of one day, ascending."""
-    zone, minutes = _zone(zone_name), {minute for text in texts for minute in hours_of(text).edges}
+    zone, minutes = zone_named(zone_name), {minute for text in texts for minute in hours_of(text).edges}
     begins, ends = (datetime.combine(day + timedelta(days=each), time.min, zone) for each in (0, 1))
     shown = [
         datetime.combine(day, time(*divmod(minute, 60)), zone).replace(fold=fold)
         for minute in minutes
         for fold in (0, 1)
     ]
-    found = {(each - _BEGIN) // _MS for each in shown}
+    found = {wall_ms_of(each) for each in shown}
     if begins.utcoffset() != ends.utcoffset():
-        found.add(_change_ms(zone, (begins - _BEGIN) // _MS, (ends - _BEGIN) // _MS))
+        found.add(_change_ms(zone, wall_ms_of(begins), wall_ms_of(ends)))
     return tuple(sorted(found))
 
 
 def _change_ms(zone: tzinfo, from_ms: int, to_ms: int) -> int:
     """Return when the clocks of a zone change between two times."""
-    offset = _local(zone, from_ms).utcoffset()
+    offset = local_time(zone, from_ms).utcoffset()
     while to_ms - from_ms > 1:
         middle_ms = (from_ms + to_ms) // 2
-        if _local(zone, middle_ms).utcoffset() == offset:
+        if local_time(zone, middle_ms).utcoffset() == offset:
             from_ms = middle_ms
         else:
             to_ms = middle_ms
@@ -245,11 +250,3 @@ def _time(minute: int) -> str:
 
 def _refused(text: object) -> PolicyError:
     return PolicyError("", f"{describe(text)} are no hours of the week; write such as mon-fri 08:00-18:00, or sat,sun")
-
-
-def _local(zone: tzinfo, wall_ms: int) -> datetime:
-    return (_BEGIN + wall_ms * _MS).astimezone(zone)
-
-
-def _zone(name: str) -> tzinfo:
-    return UTC if name == "UTC" else ZoneInfo(name)

@@ -87,7 +87,8 @@ def drawn_change(draw: random.Random) -> tuple[Kind, str, dict[str, Any] | None]
     group = {"resource_group": draw.choice(["gold", "iron"])} if draw.random() < 0.5 else {}
     kind: Kind = draw.choice(["resource_group", "tenant", "tenant", "namespace", "namespace", "defaults", "job"])
     if kind == "job":
-        return kind, "", draw.choice([{}, {}, quota(may_claim=False)])
+        limited = quota(may_claim=False)
+        return kind, "", draw.choice([{}, {}, limited, {"schedule": {"sat": limited}} if limited["publish"] else {}])
     if kind == "defaults":
         return kind, "", group
     name = {"resource_group": draw.choice(["gold", "iron"]), "tenant": draw.choice(["acme", "blue", "cora"])}.get(kind)

@@ -10,9 +10,10 @@ export let FIELDS = [];
 export function learn({ Quota, NamespaceQuota }) {
   FIELDS = Object.entries(NamespaceQuota.properties).map(([key, said]) => {
     const choices = said.type === "boolean" ? [false, true] : said.enum;
+    const isRate = said.minimum === 0 && said.default === null && !key.startsWith("guaranteed_");
     return {
       key, choices, preset: said.default, isOfMany: !(key in Quota.properties),
-      isRate: said.minimum === 0 && said.default === null && !key.startsWith("guaranteed_"),
+      isRate, fillsBucket: isRate && !/_per_(hour|day|month)$/.test(key),
       title: key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " "),
       text: said.description.replaceAll("`", "").replaceAll("\n", " "),
       show: key.includes("bytes") ? exactSize : String,
@@ -43,7 +44,7 @@ const TOLD = {
 
 // One direction of a policy in words; empty where it sets no limit. What fills a bucket is told with its defaults.
 export function quotaText(quota = {}) {
-  const hasRate = FIELDS.some(({ key, isRate }) => isRate && !/_per_(hour|day|month)$/.test(key) && quota[key] !== undefined);
+  const hasRate = FIELDS.some(({ key, fillsBucket }) => fillsBucket && quota[key] !== undefined);
   const all = Object.fromEntries(FIELDS.map(({ key, preset, isOfMany }) =>
     [key, quota[key] ?? (hasRate && !isOfMany ? preset : null)]));
   const parts = Object.entries(all).filter(([, value]) => value !== null)

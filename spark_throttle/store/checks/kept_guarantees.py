@@ -57,7 +57,7 @@ def check_guarantees(store: PolicyStore, index: EntryIndex, changes: Sequence[Ch
 def _concerned(
     claims: Mapping[Key, Entry], above: Mapping[Key, Entry], changed: Mapping[Key, Entry]
 ) -> dict[Key, Entry]:
-    """Return those of `claims` that change, or share a tenant or a group with what does; all if the defaults change."""
+    """Return those of `claims` that share a tenant or a group with what changes; all if the defaults change."""
     if ("defaults", "") in changed:
         return dict(claims)
     default = _group_named(above.get(("defaults", "")))
@@ -73,9 +73,7 @@ def _concerned(
     tenants = {_tenant_of(key) for key in changed if key[0] in ("tenant", "namespace")}
     groups = {name for kind, name in changed if kind == "resource_group"}
     groups |= {group_of(key) or "" for key in claims if _is_of(key, tenants)}
-    return {
-        key: entry for key, entry in claims.items() if key in changed or _is_of(key, tenants) or group_of(key) in groups
-    }
+    return {key: entry for key, entry in claims.items() if _is_of(key, tenants) or group_of(key) in groups}
 
 
 def _is_of(key: Key, tenants: Container[str]) -> bool:

@@ -11,15 +11,15 @@ each of them (`Moments`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from spark_throttle.core.names.globs import holders, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.core.quota import NEVER_MS, Level
 from spark_throttle.policy.model import JobPolicy, NamespacePolicy, ScopePolicy
-from spark_throttle.policy.weekly_hours import moments_ms, valid_at
+from spark_throttle.policy.weekly_hours import moments_ms, phase_at
 from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.entries import EMPTY, namespace_policy, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import Change, Entry, Key, Kind, PolicyStore
@@ -59,7 +59,7 @@ class Scope:
 
 
 class Moments:
-    """The moments at which a judgement may differ: one for each state that the entries which it meets may be in.
+    """The moments at which a judgement may differ: one for each phase that the entries which it meets may be in.
 
     They are now, the ends of exceptions in force, and, before and after each, times at which the hours of schedules
     begin or end.
@@ -100,15 +100,11 @@ class Moments:
         return policy.at(self.at_ms, zone)
 
     def _next_ms(self, judged: set[int]) -> int | None:
-        """Return the first moment whose state none of those judged had."""
+        """Return the first moment of a phase that none of those judged has."""
         ends, hours = sorted(self._ends_ms), sorted(self._hours)
-
-        def state(at_ms: int) -> tuple[int, tuple[bool, ...]]:
-            return bisect_right(ends, at_ms), valid_at(hours, self._zone, at_ms)
-
-        seen = {state(at_ms) for at_ms in judged}
+        seen = {phase_at(ends, hours, self._zone, at_ms) for at_ms in judged}
         found = moments_ms(ends, hours, self._zone, self.now_ms)
-        return next((at_ms for at_ms in found if state(at_ms) not in seen), None)
+        return next((at_ms for at_ms in found if phase_at(ends, hours, self._zone, at_ms) not in seen), None)
 
 
 class PolicyView:
@@ -138,7 +134,6 @@ class PolicyView:
         self.known: Mapping[Key, Entry] | None = None
         """Every entry before the changes, once somebody has read them; the store is asked no more then."""
 
-        self._zone_read: str | None = None
         self._changed = {
             change.key: Entry(change.kind, change.name, change.body, 0, change.given) for change in changes
         }
@@ -146,14 +141,13 @@ class PolicyView:
         self._of_tenants = {entry.name: entry for entry in changed if is_of_tenant(entry.name)}
         self._others = [entry for entry in changed if not is_of_tenant(entry.name)]
 
-    @property
+    @cached_property
     def _zone(self) -> str:
         """The time zone in which schedules are meant."""
-        if self._zone_read is None:
-            entry = self.get("job", "")
-            policy = None if entry is None else policy_of(entry)
-            self._zone_read = policy.time_zone if isinstance(policy, JobPolicy) else JobPolicy().time_zone
-        return self._zone_read
+        entry = self.get("job", "")
+        policy = EMPTY["job"] if entry is None else policy_of(entry)
+        assert isinstance(policy, JobPolicy)  # noqa: S101 - an entry of the job
+        return policy.time_zone
 
     def as_given(self) -> PolicyView:
         """Return the view without what tenants' administrators wrote."""

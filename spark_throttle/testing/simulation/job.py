@@ -23,7 +23,6 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.policy.weekly_hours import moments_ms
 from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.disk import (
@@ -393,8 +392,7 @@ class SimulatedJob:
 
     def _snapshot(self, policies: Mapping[str, object] | PolicyDocument | str) -> PolicySnapshot:
         document = load_policies(policies)
-        ends_ms = [each.until_ms for _, each in document.exceptions]
-        for at_ms in moments_ms(ends_ms, document.scheduled_hours, document.job.time_zone, 0):
+        for at_ms in document.moments_ms(0):
             resolved = document.at(at_ms)
             self.documents[revision_of(resolved, self.direction)] = resolved
         return PolicySnapshot(document, revision_of(document), None)
