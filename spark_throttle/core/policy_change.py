@@ -213,8 +213,7 @@ def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, 
         position[-1] = -1
         former = np.maximum(former, np.where(own >= 0, position[own], -1))
     held = np.append(guaranteed_micro, np.zeros((1, guaranteed_micro.shape[1]), dtype=np.int64), axis=0)[former]
-    was_said = np.append(was.rate_micro_per_ms, np.full((1, held.shape[1]), -1), axis=0)[former] >= 0
-    return np.where(was_said & (becomes.rate_micro_per_ms >= 0), held, 0)
+    return np.where(becomes.rate_micro_per_ms >= 0, held, 0)
 
 
 def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:

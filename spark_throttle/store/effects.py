@@ -27,8 +27,8 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
     --------
     >>> policy = ScopePolicy.model_validate({"publish": {"burst_seconds": 5}})
     >>> list(idle_parts("resource_group", "gold", policy))
-    ['resource_groups.gold.publish.burst_seconds does nothing without messages_per_second, bytes_per_second or \
-request_percentage']
+    ['resource_groups.gold.publish.burst_seconds does nothing without messages_per_second, bytes_per_second, \
+units_per_second or request_percentage']
     """
     if isinstance(policy, QueuePolicy):
         return

@@ -49,12 +49,6 @@ class Trial:
         for client, _ in self.sides:
             assert client.put("/admin/v2/policy/job", json=values).status_code == 200
 
-    def put_timed(self, direction: Direction) -> None:
-        """Give a namespace that sends nothing a quota on processing time, so that batches count time."""
-        for client, _ in self.sides:
-            quota = {direction: {"request_percentage": 1}}
-            assert client.put("/admin/v2/policies/namespaces/timed", json=quota).status_code == 200
-
     def put(self, group: str, direction: Direction, without: dict[str, Any], values: dict[str, Any]) -> None:
         for (client, _), quota in zip(self.sides, (without, values), strict=True):
             body = {field: quota[key] for field, (of, key) in FIELDS.items() if of == direction and key in quota}
@@ -81,8 +75,8 @@ def test_field_of_a_group_acts(trial: Callable[[Direction], Trial], key: str, di
     if key in GUARANTEES:
         amount = next((each for each in ("bytes", "units") if each in key), None)
         have = {f"{amount}_per_second": 6_000} if amount else {"messages_per_second": 6}
+        have |= {"request_percentage": 100} if "percentage" in key else {}
         made.put_job({direction: {**have, "burst_seconds": 1}})
-        made.put_timed(direction)
     beside, value = QUOTA[key]
     made.put("gold", direction, beside, beside | {key: value})
     assert made.differs()

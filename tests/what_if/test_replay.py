@@ -180,7 +180,7 @@ def test_nobody_exceeds_a_quota_of_two_a_second_with_one_message_a_second_howeve
     policy = {"tenants": {"acme": {"publish": {"messages_per_second": 2, "burst_seconds": 10}}}}
     for seconds in (1, 10, 60):
         found = replayed(recorded([[("acme/a", 1)]] * 240, seconds), policy)
-        assert found.admitted.tolist() == [[240, 240]]
+        assert found.admitted.tolist() == [[240, 240, 0]]
         assert not found.held.any()
 
 
@@ -270,7 +270,7 @@ def test_budgets_begin_anew_by_the_calendar_of_the_policy() -> None:
     document = {"job": {"time_zone": "Europe/Berlin"}, "tenants": {"acme": {"publish": quota}}}
     traffic = Traffic.of(table, interval_ms=3_600_000)
     found = replay(traffic, compile_policy(parse_document(document), "publish"))
-    assert found.admitted.tolist() == [[30, 30]]
+    assert found.admitted.tolist() == [[30, 30, 0]]
 
 
 @pytest.mark.parametrize("interval_s", [1, 20, 300])

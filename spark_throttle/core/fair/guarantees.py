@@ -126,7 +126,8 @@ class Claims:
         is_behind
             Shape (leaves,): whether rows of each leaf that might have gone did not.
         """
-        after = debit(balance_micro, in_micro(taken))
+        is_said = self.guarantees.rate_micro_per_ms >= 0
+        after = np.where(is_said, debit(balance_micro, in_micro(taken)), balance_micro)
         waits = np.zeros(len(self.guarantees) + 1, dtype=np.bool_)
         waits[self.of_leaf[:, is_behind]] = True
         return np.where(waits[:-1, None], after, np.minimum(after, 0))

@@ -126,6 +126,12 @@ def test_what_is_not_asked_for_is_lent_and_not_kept() -> None:
     assert messages(job, {"acme": 100, "blue": 500}, 10)["acme"] == 600
 
 
+def test_guarantee_owes_nothing_of_what_it_says_nothing_of() -> None:
+    job = job_of(100, acme={"guaranteed_messages_per_second": 60}, blue={"weight": 1000})
+    messages(job, {"acme": 500, "blue": 2_000}, 3)
+    assert _held(job, "acme") < 0 == _held(job, "acme", Dimension.BYTES)
+
+
 def test_large_message_of_a_guarantee_is_repaid_before_the_next() -> None:
     job = Job.of({
         "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}},
