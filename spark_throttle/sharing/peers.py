@@ -240,8 +240,8 @@ class Peers:
         over = np.zeros(len(ids), dtype=np.int64)
         for peer in self._known.values():
             if peer.carried is not None:
-                found, amount = counted(peer.report, peer.carried)
-                over += moved(amount, found, ids) - moved(peer.report.rows.amount, peer.report.rows.ids, ids)
+                of_all, of_last = counted(peer.report, peer.carried), counted(peer.report, None)
+                over += moved(of_all[1], of_all[0], ids) - moved(of_last[1], of_last[0], ids)
         return over
 
     def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:

@@ -263,6 +263,13 @@ def _plan(job: SimulatedJob, rng: random.Random, now_ms: int) -> None:
         job.next_trigger_ms = now_ms + rng.choice([0, 0, 0, 0, 0, 0, 0, 100, 2_000, 6_000])
 
 
+def leave_out_budgets(world: World, rng: random.Random) -> None:
+    """Let all jobs, none, or some share a budget beside their quotas: rates must not depend on it."""
+    part = rng.choice([0.0, 0.5, 1.0])
+    for job in world.jobs:
+        job.ahead_ms = None if rng.random() < part else job.ahead_ms
+
+
 def lag(seed: int, steps: int, jobs: int = 3) -> World:
     """Return a world in which nobody dies, and everybody goes by reports that may be a third of a lease old.
 
@@ -303,6 +310,7 @@ def reborn(seed: int, steps: int, jobs: int = 2) -> World:
     rng = random.Random(seed)
     margin_ms = SETTINGS.margin_ms
     world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000), ahead_ms=900 * n) for n in range(jobs)])
+    leave_out_budgets(world, rng)
     for job in world.jobs:
         job.demands = {GOLD: 5_000_000}
         job.trigger(0)
@@ -348,6 +356,7 @@ def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> Wo
             for n in range(jobs)
         ]
     )
+    leave_out_budgets(world, rng)
     for job in world.jobs:
         job.is_alive = rng.random() < 0.6
         job.next_visit_ms = rng.randint(0, 2_000)
@@ -402,6 +411,7 @@ def cloned(seed: int, steps: int, jobs: int = 3) -> World:
             for n in range(jobs)
         ]
     )
+    leave_out_budgets(world, rng)
     for job in world.jobs:
         job.demands = {GOLD: 5_000_000}
         world.owners[job.member] = job

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.sharing.peers import Peers
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
-from tests.sharing.share_world import SETTINGS
+from tests.sharing.share_world import GOLD, SETTINGS
 
 RUN = 2**62 + 1
+CLAIM = 900_000
+IDS = np.array([GOLD])
+RATE = replace(
+    ScopeRows.empty(), ids=IDS, claim=encode(np.array([[CLAIM, 0]])), floor=np.zeros((1, 2), dtype=np.uint8),
+    usage=np.zeros((1, 2), dtype=np.uint32), bins=np.zeros(1, dtype=np.uint8), period=np.zeros(1, dtype=np.uint8),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -31,3 +39,13 @@ def test_claims_of_a_run_are_kept_until_it_has_surely_heard_of_the_next(mark: Ma
     peers.see(replace(first, mark=mark), 5_000, since=2)
     (peer,) = peers.everyone
     assert [left.until_ms for left in peer.before] == [5_000 + 2 * SETTINGS.margin_ms] * runs_before
+
+
+def test_rate_that_a_job_claims_counts_though_a_run_of_it_was_replaced() -> None:
+    peers = Peers(SETTINGS)
+    first = ShareReport("m", "a job", Mark(1, RUN, 1), 0, {}, RATE, SETTINGS.terms)
+    for started_ms, report in ((0, first), (1_000, replace(first, mark=Mark(2, RUN + 1, 1)))):
+        peers.see(report, started_ms, since=1)
+        seats = peers.seats(IDS, "another")
+        now_ms = started_ms + 3 * SETTINGS.margin_ms  # the run before has stopped
+        assert peers.claimed(seats, IDS, np.array([[1_000_000, -1]]), now_ms)[:, 0] == CLAIM
