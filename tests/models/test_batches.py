@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from spark_throttle.errors import ThrottleError
-from spark_throttle.testing.simulation.disk import CRASH_POINTS
+from spark_throttle.testing.simulation.disk import CRASH_POINTS, MemoryDirectory
 from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.models.batches import Batches
 from tests.models.checker import NotAllowedError
@@ -124,7 +124,21 @@ def taken_over() -> None:
             job.restart()
 
 
-HISTORIES: Final = (crashed_everywhere, put_back, taken_over)
+def lived_long() -> None:
+    """Run so many batches that old epochs and their records are deleted, and put the last ones back."""
+    job = SimulatedJob(SLOW, batches_retained=2)
+    for batch in range(108):
+        job.offer([("acme/a", 1)])
+        job.trigger()
+        if batch == 105:
+            job.restart()
+    kept = MemoryDirectory(job.checkpoint.control, lambda _: None, job.place).names("epochs")
+    assert min(kept) > "000000000001", "the first epochs are deleted"
+    job.put_back(1)
+    assert refuses(job, is_start=True), "the sink is ahead"
+
+
+HISTORIES: Final = (crashed_everywhere, put_back, taken_over, lived_long)
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ class BatchTrace:
         """Return in what the model and the files differ; `None` if they do not."""
         s, checkpoint, outside = self.state, query.given.checkpoint, query.given.outside
         epochs = [self._epoch(query, name) for name in query.files.names("epochs")]
-        there = {
+        there: dict[str, Any] = {
             "log": [(EpochName.of(each.end).number, each.end_row, each.now_ms) for each in checkpoint.log],
             "committed": checkpoint.committed,
             "manifest": read_manifest(query.files) is not None,
@@ -137,7 +137,7 @@ class BatchTrace:
             "table": [row.id for row in outside.table.rows],
             "letters": [each.row.id for each in outside.letters.rows],
         }
-        ours = {
+        ours: dict[str, Any] = {
             "log": [(each.epoch.number, each.end, each.time) for each in s.spark.log],
             "committed": s.spark.committed,
             "manifest": bool(s.control.name),
@@ -147,6 +147,11 @@ class BatchTrace:
             "table": list(s.table.rows),
             "letters": list(s.letters.rows),
         }
+        # The model deletes nothing that is old; the job what no batch needs that may be put back.
+        oldest = max(0, len(s.spark.log) - query.given.batches_retained - 1)
+        needed = s.spark.log[oldest].epoch.number if s.spark.log else 0
+        ours["epochs"] -= {each for each in ours["epochs"] - there["epochs"] if each[0] < needed}
+        ours["reports"] -= {each for each in ours["reports"] - there["reports"] if each[0] < oldest}
         return next((f"{name} is {there[name]}, not {ours[name]}" for name in ours if there[name] != ours[name]), None)
 
     def _epoch(self, query: TracedQuery, name: str) -> tuple[int, int, int]:
