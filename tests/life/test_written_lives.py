@@ -325,10 +325,11 @@ def test_namespaces_that_their_own_groups_stop_take_nothing_from_the_others(mate
     assert admitted[a] + admitted[b] >= 50
 
 
-def test_bytes_are_shared_where_the_limit_on_messages_is_none_in_truth() -> None:
-    limits = {"messages_per_second": 10**9, "bytes_per_second": 1_000, "burst_seconds": 2}
-    job = SimulatedJob({"version": 1, "job": {"publish": limits}})
-    job.offer([("a/x", 1_000_000), ("b/x", 8_000_000)] * 150)
+@pytest.mark.parametrize("amount", ["bytes", "units"])
+def test_what_is_scarce_is_shared_where_the_limit_on_messages_is_none_in_truth(amount: str) -> None:
+    limits = {"messages_per_second": 10**9, f"{amount}_per_second": 1_000, "burst_seconds": 2}
+    job = SimulatedJob({"version": 1, "job": {"publish": limits}, "queue": {"bytes": 2**40}})
+    job.offer([("a/x", 1_000_000, 1_000_000), ("b/x", 8_000_000, 8_000_000)] * 150)
     for _ in range(100):
         job.trigger(1_000_000)
     admitted = Counter(row.namespace for row in job.admitted)

@@ -66,17 +66,14 @@ _MANY_ROWS: Final = 16
 TOKEN_BITS: Final = 10
 """The binary places of a token's work."""
 
-_ALONE: Final = tuple(each << TOKEN_BITS for each in (MESSAGE, AMOUNT, AMOUNT, MILLISECOND))
-"""By `Dimension`: the work of a token where nothing before it is limited, in ``2**-TOKEN_BITS``."""
+_ALONE: Final = np.array([MESSAGE, AMOUNT, AMOUNT, MILLISECOND])[:, None]
+"""By `Dimension`, shape (4, 1): the work of a token where nothing before it is limited."""
 
-_MOST: Final = tuple(each << TOKEN_BITS for each in (MOST_WORK, MOST_WORK, MOST_WORK, MILLISECOND))
-"""By `Dimension`: the most work of a token, in ``2**-TOKEN_BITS``."""
+_MOST: Final = np.array([MOST_WORK, MESSAGE, MESSAGE, MILLISECOND])[:, None]
+"""By `Dimension`, shape (4, 1): the most work of a token. Every amount of a row can be multiplied by it."""
 
 _A_TOKEN: Final = tuple(np.array([each]) for each in (1, 1, 1, MICRO))
 """By `Dimension`: as how much a token is counted of what rows take."""
-
-_MOST_FACTOR: Final = MESSAGE << TOKEN_BITS
-"""Every amount of a row can be multiplied by as much."""
 
 _ONE: Final = np.array([1])
 
@@ -89,10 +86,11 @@ _TENANT, _GROUP, _JOB = range(3)
 """The columns of `Matches.shared_scope`."""
 
 
-def token_work(rate_micro_per_ms: Int64s, dimension: int) -> Int64s:
-    """Return the work of a token in scopes of these rates, in ``2**-TOKEN_BITS``; 0 where it is not limited.
+def token_work(rate_micro_per_ms: Int64s) -> Int64s:
+    """Return the work of a token of each dimension, shape (4, scopes), in ``2**-TOKEN_BITS``; 0 where it is no limit.
 
-    A scope's rates are the same amount of work. What counts is the first of the dimensions that is limited.
+    A scope's rates are the same amount of work. The first dimension that is limited says how much, unless a token of
+    another would then count more than the most that it may.
 
     Parameters
     ----------
@@ -104,24 +102,23 @@ def token_work(rate_micro_per_ms: Int64s, dimension: int) -> Int64s:
     Scopes of 10 messages and 20,480 bytes a second, of bytes alone, and of messages alone; in bytes a message:
 
     >>> rates = np.array([[10_000, 20_480_000, -1, -1], [-1, 77, -1, -1], [5, -1, -1, -1]])
-    >>> [MESSAGE * 2**TOKEN_BITS // work if work else 0 for work in token_work(rates, Dimension.BYTES).tolist()]
+    >>> [MESSAGE * 2**TOKEN_BITS // work if work else 0 for work in token_work(rates)[Dimension.BYTES].tolist()]
     [2048, 16, 0]
 
     Scopes of half a core and 250 messages a second, or 1,000 bytes a second; and of time alone:
 
     >>> rates = np.array([[250_000, -1, -1, 500_000], [-1, 1_000_000, -1, 500_000], [-1, -1, -1, 500_000]])
-    >>> (token_work(rates, Dimension.TIME) / 2**TOKEN_BITS).tolist() == [MESSAGE / 2, 2 * AMOUNT, MILLISECOND]
+    >>> (token_work(rates)[Dimension.TIME] / 2**TOKEN_BITS).tolist() == [MESSAGE / 2, 2 * AMOUNT, MILLISECOND]
     True
     """
-    rate = rate_micro_per_ms[:, dimension]
-    work = np.full_like(rate, _ALONE[dimension])
-    for before in reversed(range(dimension)):
-        of = rate_micro_per_ms[:, before]
-        is_limited = (of > 0) & (rate > 0)
-        if is_limited.any():
-            in_proportion = proportional(np.full_like(of, _ALONE[before]), of, rate)
-            np.copyto(work, np.clip(in_proportion, 1, _MOST[dimension]), where=is_limited)
-    return np.where(rate == UNLIMITED, 0, work)
+    rates = rate_micro_per_ms.T
+    is_rate = rates > 0
+    is_first = is_rate & (np.cumsum(is_rate, axis=0) == 1)
+    most = np.where(is_first, _ALONE, _MOST)
+    least = np.where(is_rate, rates * (most // AMOUNT), _NO_RATE).argmin(axis=0)[None]
+    work, of = (np.take_along_axis(each, least, axis=0) for each in (most << TOKEN_BITS, rates))
+    in_proportion = np.maximum(proportional(work, of, rates), 1)
+    return np.where(rates == UNLIMITED, 0, np.where(is_rate, in_proportion, _ALONE << TOKEN_BITS))
 
 
 def work_of_time(price_ns: Int64s, of_millisecond: Int64s) -> Int64s:
@@ -142,7 +139,7 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
     rate_micro_per_ms
         Shape (scopes, 4).
     """
-    units = [token_work(rate_micro_per_ms, d) for d in range(len(passing))]
+    units = list(token_work(rate_micro_per_ms)[: len(passing)])
     limiting = _widest(scopes, np.ones(len(rate_micro_per_ms), dtype=np.bool_))
     column, widest = limiting
     at = [_widest(scopes, unit > 0) for unit in units]
@@ -154,7 +151,7 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
         rooms = _narrower_work(units, (passing, _A_TOKEN), scopes, limiting, at, tree)
         rates = _narrower_work(units, (by_rates, (_ONE,) * len(units)), scopes, limiting, at, tree)
         for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST, strict=False):
-            np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
+            np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most << TOKEN_BITS), where=is_this)
     return found
 
 
@@ -252,7 +249,7 @@ def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:
     rates = np.where((pace != UNLIMITED) & limits.may_hold[:, None], pace, _NO_RATE)
     least = np.concatenate([rates, np.full((1, rates.shape[1]), _NO_RATE)])[scopes].min(axis=1)
     least = np.where(least == _NO_RATE, UNLIMITED, least)
-    return np.stack([token_work(least, d) for d in Dimension], axis=1)
+    return token_work(least).T
 
 
 def row_work(
@@ -290,17 +287,11 @@ def row_work(
         if each.any():
             factor = np.zeros(flows, dtype=np.int64)
             factor[flow] = each
-            work = np.maximum(work, _work_of_amounts(np.diff(total), factor, layout))
+            amounts = np.diff(total)
+            amounts *= _by_row_of(factor, layout)
+            amounts >>= TOKEN_BITS
+            work = np.maximum(work, amounts)
     return np.broadcast_to(work, len(layout.totals[0]) - 1)
-
-
-def _work_of_amounts(amounts: Int64s, factor: Int64s, layout: Layout) -> Int64s:
-    """Return the work of what rows have of a resource, given that of a token of it, by flow; `amounts` is used up."""
-    if int(factor.max(initial=0)) > _MOST_FACTOR:  # the product might leave int64, and is more than a row counts
-        np.minimum(amounts, _by_row_of(_MOST[0] // np.maximum(factor, 1), layout), out=amounts)
-    amounts *= _by_row_of(factor, layout)
-    amounts >>= TOKEN_BITS
-    return amounts
 
 
 def _widest(scopes: Int64s, is_counted: Bools) -> tuple[Int64s, Int64s]:

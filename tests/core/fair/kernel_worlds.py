@@ -78,7 +78,7 @@ class DecidedWorld(World):
         if size_bytes is None:
             return UNLIMITED
         both = limit(messages_per_second=messages, bytes_per_second=size_bytes)
-        return size * int(token_work(make_limits([both]).rate_micro_per_ms, Dimension.BYTES)[0]) >> TOKEN_BITS
+        return size * int(token_work(make_limits([both]).rate_micro_per_ms)[Dimension.BYTES, 0]) >> TOKEN_BITS
 
     def decide(self, own: dict[Path, int]) -> dict[Path, int]:
         """Return how many rows of each namespace go; the decider counts for itself what their own buckets let pass."""

@@ -9,6 +9,7 @@ from spark_throttle.core.fair.contest import Scopes, Standing, decide
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import MESSAGE, MOST_WORK, TOKEN_BITS, Rows, token_work
+from spark_throttle.core.quota import UNLIMITED
 from tests.core.fair.fluid import Path
 from tests.core.fair.histories import fought, judged, lived, referees_of, repeated
 from tests.core.fair.scope_worlds import TENANTS, crossed, spread
@@ -318,9 +319,10 @@ def test_a_tenant_holds_no_row_that_its_group_refused_while_the_job_left_others(
 
 @pytest.mark.parametrize("rates", [(100, 5_000), (1, 8_000_000), (1_000_000, 1), (3, 7)])
 def test_the_rates_of_a_scope_are_as_much_work(rates: tuple[int, int]) -> None:
-    of_byte = int(token_work(np.array([rates]), 1)[0])
-    exact = min(MESSAGE * rates[0] / rates[1], MOST_WORK)
-    assert abs(of_byte / 2**TOKEN_BITS - exact) <= max(exact * 2**-29, 2**-TOKEN_BITS)
+    of_message, of_byte, *_ = (token_work(np.array([[*rates, UNLIMITED, UNLIMITED]]))[:, 0] / 2**TOKEN_BITS).tolist()
+    work = MESSAGE * min(rates)
+    found = of_message * rates[0], of_byte * rates[1]
+    assert found == pytest.approx((work, work), rel=2**-29, abs=max(rates) / 2**TOKEN_BITS)
 
 
 @pytest.mark.parametrize("group_bytes", [2_000, 20_000, 200_000])

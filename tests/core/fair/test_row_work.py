@@ -25,7 +25,7 @@ from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
 SIZE: Final = 100
 UNITS: Final = (1, 1, 1, MICRO)
 ALONE: Final = (MESSAGE, AMOUNT, AMOUNT, MILLISECOND)
-MOST: Final = (MOST_WORK, MOST_WORK, MOST_WORK, MILLISECOND)
+MOST: Final = (MOST_WORK, MESSAGE, MESSAGE, MILLISECOND)
 
 
 def of_fractions(
@@ -42,8 +42,9 @@ def of_fractions(
     """
     widest = max(column for column in range(3) if way[column] >= 0)
     rate = [Fraction(int(each)) for each in rates[way[widest]]]
-    first = next(d for d in Dimension if rate[d] >= 0)
-    own = {d: min(ALONE[first] * rate[first] / rate[d], Fraction(MOST[d])) for d in Dimension if rate[d] >= 0}
+    first, *others = (d for d in Dimension if rate[d] >= 0)
+    work = min([ALONE[first] * rate[first], *(MOST[d] * rate[d] for d in others)])
+    own = {d: work / rate[d] for d in (first, *others)}
 
     def by(amount: Callable[[int, int], Fraction], d: int) -> Fraction:
         def has(scope: int) -> Fraction:
