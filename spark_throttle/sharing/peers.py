@@ -5,7 +5,8 @@ A visit to the exchange finds their reports, and leaves the job's next one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Int64s
-from spark_throttle.sharing.budget_claims import counted, larger, unclaimed
+from spark_throttle.sharing.budget_claims import counted, larger, unclaimed, used_by_runs
 from spark_throttle.sharing.division import OtherSeats
 from spark_throttle.sharing.report import Mark, ReplacedRuns, ScopeRows, ShareReport, found_in, joined, moved
 from spark_throttle.sharing.settings import ShareSettings
@@ -37,6 +38,9 @@ class Peer:
 
     carried: tuple[Int64s, Int64s] | None = None
     """What these runs may have used of budgets (`budget_claims.counted`)."""
+
+    shown: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The part of it that their registers still show to all jobs."""
 
     is_gone: bool = False
     """Whether it has been dead for so long that nothing is kept for it but what it claims of budgets."""
@@ -232,23 +236,41 @@ class Peers:
         return over
 
     def replaced(self) -> dict[str, ReplacedRuns]:
-        """Return what to tell of these runs: a run that lost their registers, or a job that begins, learns it so."""
+        """Return what to tell of these runs, unless their registers surely tell it themselves.
+
+        Their successor, and jobs that begin, learn it so.
+        """
         told = {}
         for member, peer in self._known.items():
             if peer.carried is not None:
-                ids, amount = (each[unclaimed(peer.report, peer.carried) > 0] for each in peer.carried)
-                if len(ids):
-                    told[member] = ReplacedRuns(peer.report.mark.run, ids, amount)
+                is_lost = unclaimed(peer.report, peer.carried) > 0
+                if not peer.before:  # else this job may go by an old listing of their registers
+                    is_lost &= peer.carried[1] > peer.shown
+                if is_lost.any():
+                    told[member] = ReplacedRuns(peer.report.mark.run, *(each[is_lost] for each in peer.carried))
         return told
 
-    def learn(self, report: ShareReport) -> News:
-        """Take in what a report tells of replaced runs, where this job knows the run that replaced them."""
+    def learn(self, reports: Sequence[ShareReport]) -> News:
+        """Take in what reports tell of replaced runs, where this job knows the run that replaced them.
+
+        Parameters
+        ----------
+        reports
+            All that a visit found, in the order of their marks: those of replaced runs, too.
+        """
         changed = []
-        for member, told in report.replaced.items():
-            peer = self._known.get(member)
-            if peer is not None and peer.report.mark.run == told.by:
-                peer.carried = larger(peer.carried, (told.ids, told.amount))
-                changed.append(told.ids)
+        runs = defaultdict(list)
+        for report in reports:
+            runs[report.member].append(report)
+            for member, told in report.replaced.items():
+                peer = self._known.get(member)
+                if peer is not None and peer.report.mark.run == told.by:
+                    peer.carried = larger(peer.carried, (told.ids, told.amount))
+                    changed.append(told.ids)
+        for member, peer in self._known.items():
+            if peer.carried is not None:
+                before = [report for report in runs[member] if report.mark.run != peer.report.mark.run]
+                peer.shown = used_by_runs(before, peer.carried[0])
         return News(changed)
 
     def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:

@@ -289,8 +289,8 @@ class Sharing:
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
+        self._note(self._peers.learn(reports))
         for report in reports:
-            self._note(self._peers.learn(report))
             if (told := report.replaced.get(self.member)) is not None:
                 self._note_earlier(moved(told.amount, told.ids, self._own.ids), self._own.ids)
         self._peers.note_unreadable(found.unreadable, found.reports, now_ms)
