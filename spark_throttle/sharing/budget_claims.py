@@ -83,8 +83,21 @@ def counted(report: ShareReport, carried: tuple[Int64s, Int64s] | None) -> tuple
     if carried is None:
         return rows.ids, rows.amount
     ids = np.union1d(rows.ids, carried[0])
-    unknown = np.maximum(moved(carried[1], carried[0], ids) - moved(rows.earlier, rows.ids, ids), 0)
-    return ids, moved(rows.amount, rows.ids, ids) + unknown
+    return ids, moved(rows.amount, rows.ids, ids) + moved(unclaimed(report, carried), carried[0], ids)
+
+
+def unclaimed(report: ShareReport, carried: tuple[Int64s, Int64s]) -> Int64s:
+    """Return how much of what is `carried` the claims of a report lack, as its run does not know of it."""
+    rows = report.rows.take(np.flatnonzero(report.rows.is_budget))
+    return np.maximum(carried[1] - moved(rows.earlier, rows.ids, carried[0]), 0)
+
+
+def larger(one: tuple[Int64s, Int64s] | None, other: tuple[Int64s, Int64s]) -> tuple[Int64s, Int64s]:
+    """Return the larger of two amounts of each budget."""
+    if one is None:
+        return other
+    ids = np.union1d(one[0], other[0])
+    return ids, np.maximum(moved(one[1], one[0], ids), moved(other[1], other[0], ids))
 
 
 def used_by_runs(reports: list[ShareReport], ids: Int64s) -> Int64s:

@@ -5,7 +5,8 @@ A visit to the exchange finds their reports, and leaves the job's next one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,9 +14,9 @@ import numpy as np
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Int64s
-from spark_throttle.sharing.budget_claims import counted
+from spark_throttle.sharing.budget_claims import counted, larger, unclaimed, used_by_runs
 from spark_throttle.sharing.division import OtherSeats
-from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined, moved
+from spark_throttle.sharing.report import Mark, ReplacedRuns, ScopeRows, ShareReport, found_in, joined, moved
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import PeerStatus
 
@@ -37,6 +38,9 @@ class Peer:
 
     carried: tuple[Int64s, Int64s] | None = None
     """What these runs may have used of budgets (`budget_claims.counted`)."""
+
+    shown: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The part of it that their registers still show to all jobs."""
 
     is_gone: bool = False
     """Whether it has been dead for so long that nothing is kept for it but what it claims of budgets."""
@@ -220,29 +224,54 @@ class Peers:
         kept = seats.kept(self._settings, quota)
         claim = np.where(seats.is_dead[:, None], kept, decode(seats.rows.claim))
         found = sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
-        found[:, 0] += self.unknown(seats, ids)
+        found[:, 0] += self.unknown(ids)
         return found
 
-    def unknown(self, seats: OtherSeats, ids: Int64s) -> Int64s:
-        """Return what runs may have used of the budgets `ids` that their successors do not know of, this job included.
-
-        A run that lost its register, and whose checkpoint was put back, learns it from those who remember.
-        """
-        found = self.carried(ids)
-        if not seats.rows.is_budget.any():
-            return found
-        told = np.where(seats.rows.is_budget, decode(seats.rows.usage[:, 1]), 0)
-        np.maximum.at(found, seats.scope, told)
-        return found
-
-    def carried(self, ids: Int64s) -> Int64s:
+    def unknown(self, ids: Int64s) -> Int64s:
         """Return what replaced runs of other jobs may have used of budgets that their successors do not know of."""
         over = np.zeros(len(ids), dtype=np.int64)
         for peer in self._known.values():
             if peer.carried is not None:
-                of_all, of_last = counted(peer.report, peer.carried), counted(peer.report, None)
-                over += moved(of_all[1], of_all[0], ids) - moved(of_last[1], of_last[0], ids)
+                over += moved(unclaimed(peer.report, peer.carried), peer.carried[0], ids)
         return over
+
+    def replaced(self) -> dict[str, ReplacedRuns]:
+        """Return what to tell of these runs, unless their registers surely tell it themselves.
+
+        Their successor, and jobs that begin, learn it so.
+        """
+        told = {}
+        for member, peer in self._known.items():
+            if peer.carried is not None:
+                is_lost = unclaimed(peer.report, peer.carried) > 0
+                if not peer.before:  # else this job may go by an old listing of their registers
+                    is_lost &= peer.carried[1] > peer.shown
+                if is_lost.any():
+                    told[member] = ReplacedRuns(peer.report.mark.run, *(each[is_lost] for each in peer.carried))
+        return told
+
+    def learn(self, reports: Sequence[ShareReport]) -> News:
+        """Take in what reports tell of replaced runs, where this job knows the run that replaced them.
+
+        Parameters
+        ----------
+        reports
+            All that a visit found, in the order of their marks: those of replaced runs, too.
+        """
+        changed = []
+        runs = defaultdict(list)
+        for report in reports:
+            runs[report.member].append(report)
+            for member, told in report.replaced.items():
+                peer = self._known.get(member)
+                if peer is not None and peer.report.mark.run == told.by:
+                    peer.carried = larger(peer.carried, (told.ids, told.amount))
+                    changed.append(told.ids)
+        for member, peer in self._known.items():
+            if peer.carried is not None:
+                before = [report for report in runs[member] if report.mark.run != peer.report.mark.run]
+                peer.shown = used_by_runs(before, peer.carried[0])
+        return News(changed)
 
     def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:
         """Return what replaced runs may still use of the scopes `ids`, beyond what their successors claim."""

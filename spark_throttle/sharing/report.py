@@ -237,6 +237,20 @@ NO_MARK = Mark(-1, 0, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ReplacedRuns:
+    """What runs of a job may have used of budgets, as far as the run that replaced them does not know of it."""
+
+    by: int
+    """The run that replaced them."""
+
+    ids: Int64s
+    """The windows of budgets, ascending."""
+
+    amount: Int64s
+    """All that these runs may have used of each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ShareReport:
     """One report of one job."""
 
@@ -256,6 +270,9 @@ class ShareReport:
     rows: ScopeRows
     terms: ShareTerms
     """What the job shares by."""
+
+    replaced: Mapping[str, ReplacedRuns] = field(default_factory=dict)
+    """By member, what the job remembers of runs whose registers others may not find."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,6 +339,7 @@ class StoredHead:
     terms: ShareTerms
     budgets: int = 0
     longest: int = 0
+    replaced: Mapping[str, ReplacedRuns] = field(default_factory=dict)
 
 
 def pack_head(head: Head) -> bytes:
@@ -330,7 +348,7 @@ def pack_head(head: Head) -> bytes:
     marks = np.array([astuple(mark) for mark in (report.mark, *report.seen.values())], dtype=np.int64)
     return pack(StoredHead(
         report.member, report.name, report.published_ms, head.base, pa.array(report.seen, pa.string()), marks,
-        head.removed, StoredRows.of(report.rows), report.terms, head.budgets, head.longest,
+        head.removed, StoredRows.of(report.rows), report.terms, head.budgets, head.longest, report.replaced,
     ))  # fmt: skip
 
 
@@ -339,7 +357,8 @@ def unpack_head(block: bytes, what: str, reader: str) -> Head:
     f = unpack(StoredHead, block, what)
     at = f.seen.index(reader).as_py()
     seen = {} if at < 0 else {reader: Mark(*f.marks[1 + at].tolist())}
-    report = ShareReport(f.member, f.name, Mark(*f.marks[0].tolist()), f.published_ms, seen, f.rows.rows(), f.terms)
+    mark, rows = Mark(*f.marks[0].tolist()), f.rows.rows()
+    report = ShareReport(f.member, f.name, mark, f.published_ms, seen, rows, f.terms, f.replaced)
     return Head(report, f.base, f.removed, f.budgets, f.longest)
 
 

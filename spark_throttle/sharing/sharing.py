@@ -176,13 +176,14 @@ class Sharing:
         """Return a measurement in which what earlier runs used of a budget counts as used."""
         is_budget = measured.periods > 0
         known = np.where(is_budget, measured.usage[:, 1], 0)
-        self._note_earlier(np.maximum(self._earlier_tokens, ceiling(known)), measured.ids)
+        self._note_earlier(known, measured.ids)
         total = ceiling(self._earlier_tokens + self._used_tokens)
         usage = np.where(is_budget[:, None], np.stack([total, np.zeros_like(total)], axis=1), measured.usage)
         return replace(measured, usage=usage)
 
-    def _note_earlier(self, earlier: Int64s, ids: Int64s) -> None:
+    def _note_earlier(self, used: Int64s, ids: Int64s) -> None:
         """Note what earlier runs may have used of budgets: what this run uses comes on top of it."""
+        earlier = np.maximum(self._earlier_tokens, ceiling(used))
         more = moved(earlier - self._earlier_tokens, ids, self._own.ids)
         if more.any():
             pinned = self._pinned_micro_per_ms
@@ -253,10 +254,8 @@ class Sharing:
             amount = np.maximum(np.zeros_like(amount) if self.is_superseded else amount, self._taken())
             rate_micro_per_ms = np.where(self._own.rows.is_budget[:, None], amount, rate_micro_per_ms)
         rate_micro_per_ms = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate_micro_per_ms)
-        return Share(
-            self._own.ids, rate_micro_per_ms, not self._is_fallen, self._earlier_tokens,
-            self._by_others_tokens,
-        )  # fmt: skip
+        earlier, others = self._earlier_tokens, self._by_others_tokens
+        return Share(self._own.ids, rate_micro_per_ms, not self._is_fallen, earlier, others)
 
     def _taken(self) -> Int64s:
         """Return what all runs of this job may have used of budgets, shape (scopes, 2); 0 for rates."""
@@ -290,6 +289,10 @@ class Sharing:
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
+        self._note(self._peers.learn(reports))
+        for report in reports:
+            if (told := report.replaced.get(self.member)) is not None:
+                self._note_earlier(moved(told.amount, told.ids, self._own.ids), self._own.ids)
         self._peers.note_unreadable(found.unreadable, found.reports, now_ms)
         if is_shown:
             self._note(self._peers.bury(started_ms))
@@ -308,8 +311,8 @@ class Sharing:
     def _take_in_own(self, reports: list[ShareReport], now_ms: int) -> Mark:
         """Take in the reports of all runs of this job, in the order of their marks; return the mark of this run's."""
         shown = NO_MARK
-        earlier = used_by_runs([report for report in reports if report.mark.run != self.run], self._own.ids)
-        self._note_earlier(np.maximum(self._earlier_tokens, earlier), self._own.ids)
+        ids = self._own.ids
+        self._note_earlier(used_by_runs([report for report in reports if report.mark.run != self.run], ids), ids)
         for report in reports:
             if report.mark.run == self.run and report.mark.incarnation <= self._incarnation:
                 shown = report.mark
@@ -424,7 +427,7 @@ class Sharing:
         if not len(stale):
             return
         rows, quota, some = self._own.rows.take(stale), self._own.quota.take(stale, axis=0), others.at(self._is_stale)
-        unknown = self._peers.unknown(some, rows.ids)
+        unknown = self._peers.unknown(rows.ids)
         part, self._members[stale], self._by_others_tokens[stale] = divide_all(
             self.settings, rows, quota, some, unknown
         )
@@ -460,10 +463,6 @@ class Sharing:
         parts = np.maximum(wanted * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
         parts[self._own.rows.is_budget] = 0
         rows = replace(self._own.rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
-        if rows.is_budget.any():  # whoever lost its register finds there what this job remembers
-            carried = encode(ceiling(self._peers.carried(rows.ids)))
-            told = np.where(rows.is_budget, carried, rows.usage[:, 1])
-            rows = replace(rows, usage=np.stack([rows.usage[:, 0], told], axis=1))
         changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
         self._own = replace(self._own, rows=rows)
@@ -476,7 +475,8 @@ class Sharing:
         self._window.append(PublishedClaim(self._number, codes, rows.floor))
         self._right_micro_per_ms = np.minimum(self._right_micro_per_ms, decode(codes))
         self._keep_floor(np.minimum(self._floor_micro_per_ms, rows.floor_rate()))
-        report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows, self.settings.terms)
+        seen, replaced, terms = self._peers.seen, self._peers.replaced(), self.settings.terms
+        report = ShareReport(self.member, self._name, self.mark, wall_ms, seen, rows, terms, replaced)
         return Update(report, changed, removed)
 
     # ------------------------------------------------------------------------------------------ what people are told

@@ -116,7 +116,7 @@ def test_five_brokers_of_5000_namespaces_report_322_kb_each_and_hold_2000_kb(fiv
     sizes = {name: len(block) for name, block in five_brokers.objects.items()}
     whole = max(size for name, size in sizes.items() if name.endswith(".base"))
     unchanged = max(size for name, size in sizes.items() if name.endswith(".head"))
-    assert (whole, unchanged) == (160_248, 664)
-    assert 2 * (whole + unchanged) == 321_824
-    assert 2 * 100 * (whole + unchanged) == 32_182_400
-    assert 2 * 100 * 100 * (whole + unchanged) == 3_218_240_000
+    assert (whole, unchanged) == (160_248, 680)
+    assert 2 * (whole + unchanged) == 321_856
+    assert 2 * 100 * (whole + unchanged) == 32_185_600
+    assert 2 * 100 * 100 * (whole + unchanged) == 3_218_560_000

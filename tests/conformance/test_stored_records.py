@@ -35,7 +35,7 @@ from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory, read_block, read_note
 from spark_throttle.record import of_json, pack, to_json, unpack
-from spark_throttle.sharing.report import StoredHead, StoredRows
+from spark_throttle.sharing.report import ReplacedRuns, StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms
 from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.charging import Refusal
@@ -168,7 +168,7 @@ BLOCKS: Final[list[Any]] = [
     ROWS,
     StoredHead(
         "5eed", "a job", 10**12, 7, pa.array(["reader"]), np.array([[1 << 20, 2**62, 7], [5, 0, 6]]), np.array([9]),
-        ROWS, ShareTerms(60_000, 10, 1), 1, 3,
+        ROWS, ShareTerms(60_000, 10, 1), 1, 3, {"another": ReplacedRuns(2**62, np.array([5, 9]), np.array([7, 2**40]))},
     ),
     Extent(
         41, ExtentName(40, "000000000040-0123456789abcdef"),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from spark_throttle.sharing import sharing
-from spark_throttle.sharing.budget_claims import counted
 from spark_throttle.sharing.peers import News, Peers
 from tests.sharing import share_world
 from tests.sharing.share_world import BUDGET, FIRST_WINDOW, SETTINGS, WINDOW_MS, SimulatedJob, World
@@ -55,6 +54,16 @@ def one_is_put_back_without_its_register() -> None:
     world.cycle(8)
 
 
+def who_remembers_it_is_started_again() -> None:
+    world = world_of(2)
+    world.cycle(2)
+    world.store.delete(world.now_ms, "job0")
+    put_back(world, world.jobs[0])
+    world.cycle(2)
+    world.jobs[1].start()
+    world.cycle(8)
+
+
 def one_is_gone_for_good() -> None:
     world = world_of(2)
     world.cycle(2)
@@ -73,8 +82,8 @@ def one_is_ahead_of_the_edge() -> None:
 
 
 STORIES = (
-    all_is_given_out, one_is_put_back, one_is_put_back_without_its_register, one_is_gone_for_good,
-    one_is_ahead_of_the_edge,
+    all_is_given_out, one_is_put_back, one_is_put_back_without_its_register, who_remembers_it_is_started_again,
+    one_is_gone_for_good, one_is_ahead_of_the_edge,
 )  # fmt: skip
 
 
@@ -85,11 +94,15 @@ def test_jobs_together_use_no_more_than_their_budget(story: Callable[[], None]) 
 
 def forget_at_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sharing, "used_by_runs", lambda _reports, ids: np.zeros(len(ids), dtype=np.int64))
-    patch.setattr("spark_throttle.sharing.peers.counted", lambda report, _carried: counted(report, None))
+    forget_replaced_runs(patch)
 
 
 def forget_replaced_runs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_throttle.sharing.peers.counted", lambda report, _carried: counted(report, None))
+    patch.setattr("spark_throttle.sharing.peers.unclaimed", lambda _report, carried: np.zeros_like(carried[1]))
+
+
+def tell_nothing_of_replaced_runs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Peers, "replaced", lambda _self: {})
 
 
 def forget_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -114,6 +127,7 @@ def forget_the_window_before(patch: pytest.MonkeyPatch) -> None:
 FAULTS = (
     (forget_at_restart, one_is_put_back),
     (forget_replaced_runs, one_is_put_back_without_its_register),
+    (tell_nothing_of_replaced_runs, who_remembers_it_is_started_again),
     (forget_the_dead, one_is_gone_for_good),
     (forget_the_window_before, one_is_ahead_of_the_edge),
 )

@@ -49,3 +49,17 @@ def test_rate_that_a_job_claims_counts_though_a_run_of_it_was_replaced() -> None
         seats = peers.seats(IDS, "another")
         now_ms = started_ms + 3 * SETTINGS.margin_ms  # the run before has stopped
         assert peers.claimed(seats, IDS, np.array([[1_000_000, -1]]), now_ms)[:, 0] == CLAIM
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_a_replaced_run_used_of_a_budget_is_told_only_once_its_register_is_lost(*, is_there: bool) -> None:
+    peers, rows = Peers(SETTINGS), replace(RATE, period=np.ones(1, dtype=np.uint8))
+    first = ShareReport("m", "a job", Mark(1, RUN, 1), 0, {}, rows, SETTINGS.terms)
+    second = replace(first, mark=Mark(2, RUN + 1, 1), rows=ScopeRows.empty())
+    peers.see(first, 0, since=1)
+    peers.see(second, 0, since=1)
+    peers.learn([first, second] if is_there else [second])
+    assert peers.replaced()["m"].amount == CLAIM  # though its register is there: the listing may be old
+    peers.claimed(peers.seats(IDS, "another"), IDS, np.array([[CLAIM, -1]]), 3 * SETTINGS.margin_ms)
+    assert list(peers.replaced()) == ([] if is_there else ["m"])
+    assert peers.unknown(IDS) == CLAIM
