@@ -229,7 +229,8 @@ class TracedQuery(SimulatedQuery):
         if point == "before epoch":
             self.tell("plan", True)
         elif point == "after offset":
-            self.tell("log_offset", checkpoint.log[-1].end_row, checkpoint.log[-1].now_ms)
+            logged = checkpoint.log[-1]
+            self.tell("log_offset", logged.end_row, logged.now_ms, logged.end_cost)
         elif point == "before state":
             assert self.trace is not None
             attempt = self.given.attempts[-1]
