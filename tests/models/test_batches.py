@@ -125,8 +125,9 @@ def taken_over() -> None:
 
 
 def lived_long() -> None:
-    """Run so many batches that old epochs and their records are deleted, and put the last ones back."""
-    job = SimulatedJob(SLOW, batches_retained=2)
+    """Run past an exception, and so many batches that old epochs are deleted; put the last one back."""
+    exception = {"until": "2025-10-09T08:54:00Z", "reason": "a move", "publish": {"messages_per_second": 2}}
+    job = SimulatedJob(SLOW | {"tenants": {"acme": {"exception": exception}}}, batches_retained=2)
     for batch in range(108):
         job.offer([("acme/a", 1)])
         job.trigger()

@@ -77,7 +77,8 @@ class BatchTrace:
         given = query.given
         if len(given.outside.source) > self.state.offered:
             self._take(Step("arrive", (len(given.outside.source) - self.state.offered,)))
-        policy = self.policy(revision_of(given.policies.snapshot.document, given.direction))
+        in_force = given.policies.snapshot.document.at(given.clock.wall_ms())
+        policy = self.policy(revision_of(in_force, given.direction))
         if policy != self.state.policy:
             self._take(Step("change_policy", (policy,)))
 
