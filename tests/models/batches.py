@@ -257,10 +257,10 @@ class Batches(Model[State]):
             return "EpochMissingError"
         if r.at not in (IDLE, READY):
             return None
-        if r.newest < 0 and s.control.reports:
-            return "ConfigurationError"
         if r.at == READY and len(s.spark.log) != r.newest + 1:
             return "ConcurrentRunError"
+        if r.newest < 0 and s.control.reports:
+            return "ConfigurationError"
         return "TakenOverError" if s.control.owner != run else None
 
     # ------------------------------------------------------------------------------------------------- exploring
