@@ -24,7 +24,7 @@ Fault: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 # What is said of bytes is of units in these lives.
 JOB = {"version": 1, "job": {"publish": {"bytes_per_second": 100, "burst_seconds": 10}}}
 BIRTH = Birth(JOB, counts_units=True, tells_costs=True)
-FLOOD = Step("flood", {"rows": [("acme/a", 20, 300), ("blue/a", 10, 300)], "triggers": 40, "after_ms": 1_000})
+FLOOD = Step("flood", {"rows": [("acme/a", 20, 150), ("blue/a", 10, 150)], "triggers": 12, "after_ms": 1_000})
 
 
 def with_owed(changed: Callable[[Owed], Owed]) -> Fault:
@@ -74,7 +74,7 @@ def test_a_law_on_tokens_finds_costs_that_are_settled_wrongly(
 ) -> None:
     life = Life(BIRTH, (law, ISOLATION))
     life.play([FLOOD])
-    assert life.world.account.reservations.settled > 100
+    assert life.world.account.reservations.settled > 50
     fault(monkeypatch)
     with pytest.raises(Violation) as found:
         Life(BIRTH, (law, ISOLATION)).play([FLOOD])
