@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
+from tests.life.late_costs import Reservations
 
 if TYPE_CHECKING:
     from spark_throttle.testing.simulation.query import SimulatedBatch
@@ -126,6 +127,7 @@ class Account:
 
     def __init__(self) -> None:
         self.shadows: dict[tuple[Key, int], Shadow] = {}
+        self.reservations = Reservations()
         self._is_known = True
         self._names: set[str] = set()
         self._spent: dict[tuple[Key, int], int] = {}
@@ -211,6 +213,16 @@ class Account:
                 overpaid_ms=overpaid_ms,
                 may_be_forgotten=scope.key[0] == "namespace",
             )
+
+    def correct(self, contracts: Contracts, owed: Mapping[str, int]) -> None:
+        """Charge what rows that left before cost more than the estimate, and give back what they cost less."""
+        for name, units in owed.items():
+            for scope in contracts.of(name).scopes:
+                shadow = self.shadows.get((scope.key, 1))
+                if shadow is not None:
+                    shadow.most -= MICRO * units
+                    shadow.lacks = max(0, shadow.lacks + MICRO * units)
+                    shadow.least -= MICRO * units
 
     def debit(self, contracts: Contracts, batch: SimulatedBatch | Batch) -> None:
         """Take what a batch admitted."""

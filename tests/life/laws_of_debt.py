@@ -42,9 +42,9 @@ class Debt(Law):
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Note what was taken, and look for who waits."""
         contracts = world.contracts(batch.revision)
-        if batch.revision != self._cause[0]:
+        if batch.revision != self._cause[0] or batch.costs:
             self._begin(world, contracts, batch)
-        if (batch.revision, world.other_causes) != self._cause:
+        if (batch.revision, world.other_causes) != self._cause or batch.costs:
             self._cause = batch.revision, world.other_causes
             self._since_ms = batch.steady_ms
         for row in batch.admitted:

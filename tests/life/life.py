@@ -30,6 +30,7 @@ from tests.life.account import Account
 from tests.life.audited import AUDIT, Notes, findings
 from tests.life.contract import Key, text_of
 from tests.life.drawing import Drawing, Step, Traffic
+from tests.life.late_costs import RESERVATION_SECONDS, Untold
 from tests.life.laws import TAKEOVER, Law, Violation, World
 from tests.life.laws_of_budgets import Budget
 from tests.life.laws_of_charges import Charges
@@ -78,6 +79,9 @@ class Birth:
     counts_units: bool = False
     """Whether its policies say of units what the documents say of bytes; each row has as many."""
 
+    tells_costs: bool = False
+    """Whether units are estimates, and what rows cost is told later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -106,7 +110,8 @@ def draw_script(
     chosen = tuple(rule for rule in chosen if is_sharing or rule not in RULES_OF_SHARING)
     row_ns = draw_costs(random.Random(f"costs of {seed}/{number}")) if tempers.has("time") else ()
     counts_units = not is_sharing and random.Random(f"units of {seed}/{number}").random() < _LIVES_IN_UNITS
-    birth = Birth(document, is_sharing, row_ns, counts_units)
+    tells_costs = counts_units and not tempers.has("budget") and random.Random(f"late {seed}/{number}").random() < 0.8
+    birth = Birth(document, is_sharing, row_ns, counts_units, tells_costs)
     return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
 
 
@@ -139,6 +144,7 @@ class Life:
     _asked: dict[int, str] = field(default_factory=dict)
     """The revision in force when every batch was planned."""
 
+    _untold: Untold = field(default_factory=Untold)
     exchange: SimulatedExchange | None = None
     peers: dict[str, SimulatedPeer] = field(default_factory=dict)
     """Other jobs that live, by name."""
@@ -218,7 +224,7 @@ class Life:
         Violation
             If he finds a law broken.
         """
-        if not self.birth.is_sharing:
+        if not self.birth.is_sharing and not self.birth.tells_costs:
             self._raise(AUDIT, findings(self.world, self._first, self._notes))
 
     # --------------------------------------------------------------------------------------- what rules may do
@@ -228,10 +234,21 @@ class Life:
         for text, size, count in rows:
             is_broken = text is not None and any("\udc80" <= letter <= "\udcff" for letter in text)
             name: Name = text.encode(errors="surrogateescape") if text is not None and is_broken else text
-            self.job.offer([(name, size, size if self.birth.counts_units else 0)] * count)
+            units, first = size if self.birth.counts_units else 0, len(self.job.outside.source) + 1
+            numbers = range(first, first + count) if self.birth.tells_costs else [0] * count
+            self.job.offer([(name, size, units, number) for number in numbers])
 
     def _as_counted(self, document: policies.Document) -> policies.Document:
-        return policies.in_units(document) if self.birth.counts_units else document
+        counted = policies.in_units(document) if self.birth.counts_units else document
+        if not self.birth.tells_costs:
+            return counted
+        return {**counted, "job": {**counted.get("job", {}), "reservation_seconds": RESERVATION_SECONDS}}
+
+    def _tell(self) -> None:
+        """Tell what rows cost that left some triggers ago."""
+        if self.birth.tells_costs and (told := self._untold.due(self.job.admitted, self.triggers)):
+            self.job.tell(told)
+            self.world.other_causes += 1
 
     def trigger(self, after_ms: int, *, may_refuse: bool = False, **options: Any) -> None:
         """Let the job run a batch if one is due."""
@@ -336,6 +353,7 @@ class Life:
             law.forget()
         self._ahead_ms, self._moved_after, self.world.overpaid_ms = self.job.machine.ahead_ms, -1, 0
         keep = len(self.job.checkpoint.log)
+        self.world.account.reservations.put_back(keep)
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
         self._spent = {number: spent for number, spent in self._spent.items() if number < keep}
@@ -376,6 +394,7 @@ class Life:
         if self.job.is_down and not is_start:
             self.restart(0)
         self.triggers += 1
+        self._tell()
         asked = self.job.policies
         try:
             batch = run()
@@ -429,6 +448,9 @@ class Life:
         is_odd = bool(self._is_put_back or self._drift_ms or drift_ms or world.unpaid_ms or world.overpaid_ms)
         self._notes.note(world, batch, begins_anew=is_odd)
         self._is_put_back = False
+        if batch.costs and batch.number - 1 in self._first:
+            before = world.contracts(self._first[batch.number - 1].revision)
+            world.account.correct(before, world.account.reservations.settle(batch.number, batch.costs))
         world.account.advance(
             contracts,
             names,
@@ -442,6 +464,7 @@ class Life:
         if is_sharing:
             world.account.share(is_settled=batch.steady_ms - self._changed_ms > SETTINGS.lease_ms)
         world.account.debit(contracts, batch)
+        world.account.reservations.note(batch, int(contracts.document.job.reservation_seconds * 1000))
         self._revision = batch.revision
         if not self._is_before_move:
             world.unpaid_ms = world.overpaid_ms = 0

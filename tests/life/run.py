@@ -27,6 +27,7 @@ from tests.life.policies import KINDS
 from tests.life.shrink import shrunk
 from tests.life.steps import RULES
 from tests.models.batches import Batches
+from tests.models.checker import NotAllowedError
 from tests.models.traced_batches import BatchTrace, trace_batches
 
 MODEL: Final = "Model"
@@ -81,6 +82,8 @@ def _broken_by(
     except Violation as violation:
         # A life that cannot go on ends, also where that is not what is asked about.
         return (violation, at) if violation.law in laws else None
+    except NotAllowedError as error:  # of a run that is not the life's own
+        return Violation(MODEL, str(error)), at
     finally:
         if tally is not None:
             tally.batches += life.batches

@@ -38,6 +38,9 @@ class Logged(NamedTuple):
     decided: Outcome | None = None
     """Ghost: what its first attempt decided."""
 
+    told: int = 0
+    """The batch takes what is told of rows that left up to here."""
+
 
 class Report(NamedTuple):
     """What a batch tells the next epoch."""
@@ -177,4 +180,6 @@ def kept_of(spark: Spark, batch: int) -> Rows:
 
 def has_report(log: tuple[Logged, ...], batch: int) -> bool:
     before = log[batch - 1] if batch else None
-    return before is None or (before.epoch, before.end) != (log[batch].epoch, log[batch].end)
+    if before is None:
+        return True
+    return (before.epoch, before.end, before.told) != (log[batch].epoch, log[batch].end, log[batch].told)

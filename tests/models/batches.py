@@ -153,8 +153,11 @@ class Batches(Model[State]):
         control = s.control._replace(epochs=s.control.epochs | {r.planned})
         return put_run(s._replace(control=control), r._replace(at=READY))
 
-    def log_offset(self, s: State, run: int, end: int, time: int) -> State | None:
-        """A run logs the batch that it planned, with the rows that came; no other run has logged one of that number."""
+    def log_offset(self, s: State, run: int, end: int, time: int, told: int = 0) -> State | None:
+        """A run logs the batch that it planned, with the rows that came; no other run has logged one of that number.
+
+        What is told of rows that left is a source too. It decides nothing here, but a batch that brings it reports.
+        """
         r = run_of(s, run)
         begin = s.spark.log[-1].end if s.spark.log else 0
         if r is None or r.planned is None or len(s.spark.log) != r.newest + 1:
@@ -164,7 +167,7 @@ class Batches(Model[State]):
         if end > s.offered or not self.needs("offsets are read once", end >= begin):
             return None
         s = wronged(s, "epochs that are named are there", r.planned not in s.control.epochs)
-        spark = s.spark._replace(log=(*s.spark.log, Logged(r.planned, end, time)))
+        spark = s.spark._replace(log=(*s.spark.log, Logged(r.planned, end, time, None, told)))
         return put_run(s._replace(spark=spark, plans=s.plans + 1), r._replace(newest=r.newest + 1, at=LOGGED))
 
     def decide(self, s: State, run: int, outcome: Outcome) -> State | None:
@@ -254,10 +257,10 @@ class Batches(Model[State]):
             return "EpochMissingError"
         if r.at not in (IDLE, READY):
             return None
-        if r.newest < 0 and s.control.reports:
-            return "ConfigurationError"
         if r.at == READY and len(s.spark.log) != r.newest + 1:
             return "ConcurrentRunError"
+        if r.newest < 0 and s.control.reports:
+            return "ConfigurationError"
         return "TakenOverError" if s.control.owner != run else None
 
     # ------------------------------------------------------------------------------------------------- exploring

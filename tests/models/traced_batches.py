@@ -77,7 +77,8 @@ class BatchTrace:
         given = query.given
         if len(given.outside.source) > self.state.offered:
             self._take(Step("arrive", (len(given.outside.source) - self.state.offered,)))
-        policy = self.policy(revision_of(given.policies.snapshot.document, given.direction))
+        in_force = given.policies.snapshot.document.at(given.clock.wall_ms())
+        policy = self.policy(revision_of(in_force, given.direction))
         if policy != self.state.policy:
             self._take(Step("change_policy", (policy,)))
 
@@ -229,7 +230,8 @@ class TracedQuery(SimulatedQuery):
         if point == "before epoch":
             self.tell("plan", True)
         elif point == "after offset":
-            self.tell("log_offset", checkpoint.log[-1].end_row, checkpoint.log[-1].now_ms)
+            logged = checkpoint.log[-1]
+            self.tell("log_offset", logged.end_row, logged.now_ms, logged.end_cost)
         elif point == "before state":
             assert self.trace is not None
             attempt = self.given.attempts[-1]

@@ -151,6 +151,12 @@ class LoggedBatch:
     steady_ms: int
     """The true time, which no code of the job sees."""
 
+    first_cost: int = 0
+    """Position among the late costs of the batch's first one."""
+
+    end_cost: int = 0
+    """Position after the batch's last one."""
+
 
 @dataclass(slots=True)
 class Checkpoint:

@@ -50,7 +50,7 @@ from spark_throttle.testing.simulation.query import (
     costs_no_batch,
     costs_nothing,
 )
-from spark_throttle.testing.simulation.rows import OfferedRow, RejectedRow, Row, waiting_ids
+from spark_throttle.testing.simulation.rows import OfferedRow, RejectedRow, Row, ToldCost, waiting_ids
 
 
 class SimulatedJob:
@@ -150,7 +150,7 @@ class SimulatedJob:
     # ------------------------------------------------------------------------------------------ what a user does
 
     def offer(self, rows: Iterable[OfferedRow]) -> list[Row]:
-        """Append rows of namespace, size in bytes and, perhaps, units to the source, and return them.
+        """Append rows of namespace, size in bytes and, perhaps, units and a reservation to the source, and return them.
 
         The next batch reads them.
         """
@@ -158,6 +158,26 @@ class SimulatedJob:
         offered = [Row(len(source) + at, *row) for at, row in enumerate(rows)]
         source += offered
         return offered
+
+    def tell(self, costs: Iterable[ToldCost]) -> None:
+        """Append what rows really cost, by the numbers of their reservations, to the stream of late costs.
+
+        The next batch reads it.
+
+        Examples
+        --------
+        Two units a second: a row of an estimated 2 turns out to have cost 6, which is repaid in two seconds more.
+
+        >>> job = SimulatedJob({"version": 1, "job": {"publish": {"units_per_second": 2, "burst_seconds": 1}}})
+        >>> _ = job.offer([("acme/calls", 0, 2, 1), ("acme/calls", 0, 1, 2), ("acme/calls", 0, 1, 3)])
+        >>> len(job.trigger().admitted)
+        2
+        >>> job.tell([(1, 6)])
+        >>> _ = job.trigger(), job.trigger()
+        >>> len(job.waiting), len(job.trigger().admitted)
+        (1, 1)
+        """
+        self.outside.costs += costs
 
     def set_policies(self, policies: Mapping[str, object] | PolicyDocument | str) -> None:
         """Replace the policies; the next planned batch applies the new ones.

@@ -55,7 +55,9 @@ from spark_throttle.testing.simulation.rows import (
     PlainSink,
     RejectedRow,
     Row,
+    ToldCost,
     TransactionalTable,
+    costs_of,
     dead_letters,
     ids_of,
     tables_of,
@@ -87,6 +89,9 @@ class SimulatedBatch:
 
     digest: str
     """Digest of the rows that left and of the new state, byte for byte."""
+
+    costs: tuple[ToldCost, ...] = ()
+    """What rows that left before really cost, as it was told."""
 
     shares: Rates = field(default_factory=dict)
     """The job's share of every shared quota in this batch; empty if it shared none."""
@@ -154,10 +159,13 @@ class Surroundings:
     table: TransactionalTable[Row] = field(default_factory=TransactionalTable)
     plain: PlainSink[Row] = field(default_factory=PlainSink)
     letters: TransactionalTable[RejectedRow] = field(default_factory=TransactionalTable)
+    costs: list[ToldCost] = field(default_factory=list)
+    """The stream of late costs."""
 
     def copy(self) -> Surroundings:
         """Return a source and sinks with the same rows."""
-        return Surroundings(list(self.source), self.table.copy(), PlainSink(list(self.plain.rows)), self.letters.copy())
+        plain, letters = PlainSink(list(self.plain.rows)), self.letters.copy()
+        return Surroundings(list(self.source), self.table.copy(), plain, letters, list(self.costs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +274,12 @@ class SimulatedQuery:
         end = reader.latestOffset(start, None)
         if end != start:
             self._planned = EpochName.of(end)
-        if end == start and end_row == first_row and not is_forced:
+        first_cost, end_cost = 0 if before is None else before.end_cost, len(given.outside.costs)
+        if end == start and (end_row, end_cost) == (first_row, first_cost) and not is_forced:
             return None
         given.time.pass_by(planning_ms)
-        logged = LoggedBatch(start, end, first_row, end_row, given.clock.wall_ms(), given.time.now_ms)
+        now_ms, steady_ms = given.clock.wall_ms(), given.time.now_ms
+        logged = LoggedBatch(start, end, first_row, end_row, now_ms, steady_ms, first_cost, end_cost)
         given.passes("before offset")
         number = self._newest + 1
         if len(checkpoint.log) > number:
@@ -291,7 +301,8 @@ class SimulatedQuery:
         )
         attempt = random.Random(f"{number} {len(given.attempts) + 1}")  # noqa: S311 - a shuffle that replays
         arrived = outside.source[logged.first_row : logged.end_row]
-        outcome = self._decide(number, logged, arrived, attempt)
+        costs = tuple(outside.costs[logged.first_cost : logged.end_cost])
+        outcome = self._decide(number, logged, arrived, costs, attempt)
         admitted, rejected, report = list[Row](), list[RejectedRow](), None
         if outcome is not None:
             admitted = [outside.source[row] for row in ids_of(outcome.admitted)]
@@ -302,7 +313,7 @@ class SimulatedQuery:
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
             tuple(arrived), tuple(admitted), tuple(rejected), b"" if outcome is None else outcome.usage,
-            digest_of(outcome), shares,
+            digest_of(outcome), costs, shares,
         )  # fmt: skip
         given.attempts.append(batch)
         passes("before state")
@@ -337,21 +348,22 @@ class SimulatedQuery:
         return batch
 
     def _decide(
-        self, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
+        self, number: int, logged: LoggedBatch, arrived: list[Row], costs: Sequence[ToldCost], attempt: random.Random
     ) -> BatchOutcome | None:
-        """Decide a batch; `None` if it brings neither a control row nor a row."""
+        """Decide a batch; `None` if it brings neither a control row, nor a row, nor a cost."""
         control = None
         for partition in self._reader.partitions(logged.start, logged.end):
             assert isinstance(partition, ControlPartition)
             control = partition.row
         tables = tables_of(arrived, attempt)
-        if control is None and not tables:
+        if control is None and not tables and not costs:
             return None
         kept_epochs = self._given.batches_retained
         folder = QueueFolder(self._directory, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
         outcome = run_batch(
             self._given.checkpoint.states[number], control, tables,
             now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
+            costs=costs_of(costs) if costs else None,
         )  # fmt: skip
         folder.delete(outcome.deletable_files)
         return outcome

@@ -1,0 +1,98 @@
+"""What the rows of a life really cost, when it is told, and what that charges: a ledger of tables and messages alone.
+
+It is shown which rows left and which costs were told, batch by batch, and keeps by itself which rows are open. The
+account of a life is corrected by it, so that every law on tokens holds for what was settled too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_throttle.core.usage import unpack_usage
+from spark_throttle.testing.simulation.query import SimulatedBatch
+from spark_throttle.testing.simulation.rows import Row, ToldCost
+from tests.life.contract import MAX_SIZE_BYTES, text_of
+
+RESERVATION_SECONDS: Final = 30
+_TIMES: Final = ((0, 1), (1, 2), (1, 1), (2, 1), (5, 1))
+_NEVER: Final = 4
+
+
+@dataclass(slots=True)
+class Untold:
+    """What rows really cost that have left, and when it is told: of one in four it never is."""
+
+    _costs: list[tuple[int, ToldCost]] = field(default_factory=list)
+    """Each, and the trigger before which it is told."""
+
+    _left: int = 0
+    """How many rows of the table were noted."""
+
+    def due(self, left: Sequence[Row], trigger: int) -> list[ToldCost]:
+        """Return what is told before a trigger, of the rows that have left until then."""
+        for row in left[self._left :]:
+            if after := row.reservation % _NEVER:
+                self._costs.append((trigger + after, (row.reservation, _true_cost(row))))
+        self._left = len(left)
+        told = [cost for at, cost in self._costs if at <= trigger]
+        self._costs = [(at, cost) for at, cost in self._costs if at > trigger]
+        return told
+
+
+def _true_cost(row: Row) -> int:
+    more, less = _TIMES[row.reservation // _NEVER % len(_TIMES)]
+    return min((row.units or 0) * more // less, MAX_SIZE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    batch: int
+    name: str
+    units: int
+    reserved_ms: int
+
+
+@dataclass(slots=True)
+class Reservations:
+    """The reservations of a life, by their numbers, each of one row."""
+
+    _made: dict[int, _Reserved] = field(default_factory=dict)
+    _open: dict[int, _Reserved] = field(default_factory=dict)
+    _ended_in: dict[int, int] = field(default_factory=dict)
+    """The batch in which each ended that is not open."""
+
+    settled: int = 0
+
+    def settle(self, number: int, told: Sequence[ToldCost]) -> dict[str, int]:
+        """Settle what a batch was told, and return what is owed by namespace: negative where it is given back."""
+        owed: dict[str, int] = defaultdict(int)
+        for reservation, units in dict(sorted(told)).items():  # of two costs of one row the larger one counts
+            found = self._open.pop(reservation, None)
+            if found is not None:
+                self._ended_in[reservation] = number
+                self.settled += 1
+                owed[found.name] += units - found.units
+        return owed
+
+    def note(self, batch: SimulatedBatch, after_ms: int) -> None:
+        """Note the rows that left in a batch, and what was open for too long."""
+        if not batch.usage:
+            return
+        paid_ms = unpack_usage(batch.usage, "a usage report").as_of_ms
+        for row in batch.admitted:
+            if row.reservation:
+                reserved = _Reserved(batch.number, text_of(row.namespace), row.units or 0, paid_ms)
+                self._made[row.reservation] = self._open[row.reservation] = reserved
+        for reservation, each in list(self._open.items()):
+            if paid_ms - each.reserved_ms >= after_ms:
+                del self._open[reservation]
+                self._ended_in[reservation] = batch.number
+
+    def put_back(self, batches: int) -> None:
+        """Forget all batches but the first."""
+        self._made = {at: each for at, each in self._made.items() if each.batch < batches}
+        self._ended_in = {at: batch for at, batch in self._ended_in.items() if batch < batches}
+        self._open = {at: each for at, each in self._made.items() if at not in self._ended_in}
