@@ -151,6 +151,12 @@ class LoggedBatch:
     steady_ms: int
     """The true time, which no code of the job sees."""
 
+    first_cost: int = 0
+    """Position in the stream of late costs of the first that the batch brings."""
+
+    end_cost: int = 0
+    """Position after the last."""
+
 
 @dataclass(slots=True)
 class Checkpoint:

@@ -52,12 +52,14 @@ from spark_throttle.testing.simulation.exchange import (
     scope_names,
 )
 from spark_throttle.testing.simulation.rows import (
+    Cost,
     PlainSink,
     RejectedRow,
     Row,
     TransactionalTable,
     dead_letters,
     ids_of,
+    late_costs,
     tables_of,
 )
 
@@ -142,6 +144,15 @@ def costs_no_batch(_rows: Sequence[Row]) -> int:
     return 0
 
 
+Settles: TypeAlias = Callable[[Sequence[Row]], Sequence[Cost]]
+"""The late costs that a function of the query tells of a batch's admitted rows."""
+
+
+def settles_nothing(_rows: Sequence[Row]) -> Sequence[Cost]:
+    """Tell no late costs."""
+    return ()
+
+
 INLINE_BYTES = 2_000
 """Bytes of waiting rows that are kept in the state: few, so that simulated jobs use files as large jobs do."""
 
@@ -151,13 +162,17 @@ class Surroundings:
     """The source and the sinks, which are no part of the job and outlive it."""
 
     source: list[Row] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    """The stream of late costs."""
+
     table: TransactionalTable[Row] = field(default_factory=TransactionalTable)
     plain: PlainSink[Row] = field(default_factory=PlainSink)
     letters: TransactionalTable[RejectedRow] = field(default_factory=TransactionalTable)
 
     def copy(self) -> Surroundings:
         """Return a source and sinks with the same rows."""
-        return Surroundings(list(self.source), self.table.copy(), PlainSink(list(self.plain.rows)), self.letters.copy())
+        plain = PlainSink(list(self.plain.rows))
+        return Surroundings(list(self.source), list(self.costs), self.table.copy(), plain, self.letters.copy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +194,7 @@ class StartConditions:
     attempts: list[SimulatedBatch]
     cost_ns: Costs
     common_ns: CommonCost
+    settles: Settles
 
 
 class SimulatedQuery:
@@ -205,7 +221,7 @@ class SimulatedQuery:
         self._room = queue_bounds(given.policies.snapshot.document.queue)
         plane = ControlPlane(
             self._directory, given.policies, given.direction, given.clock, shared,
-            batches_retained=given.batches_retained, fence=fence,
+            batches_retained=given.batches_retained, fence=fence, takes_costs=True,
         )  # fmt: skip
         self._reader = SimulatedSource({}, plane)
 
@@ -266,10 +282,13 @@ class SimulatedQuery:
         end = reader.latestOffset(start, None)
         if end != start:
             self._planned = EpochName.of(end)
-        if end == start and end_row == first_row and not is_forced:
+        first_cost, end_cost = 0 if before is None else before.end_cost, len(given.outside.costs)
+        if end == start and end_row == first_row and end_cost == first_cost and not is_forced:
             return None
         given.time.pass_by(planning_ms)
-        logged = LoggedBatch(start, end, first_row, end_row, given.clock.wall_ms(), given.time.now_ms)
+        logged = LoggedBatch(
+            start, end, first_row, end_row, given.clock.wall_ms(), given.time.now_ms, first_cost, end_cost
+        )
         given.passes("before offset")
         number = self._newest + 1
         if len(checkpoint.log) > number:
@@ -325,7 +344,9 @@ class SimulatedQuery:
         charges = TimeCharges.of(dict(given.cost_ns(admitted)))
         if report is not None and (common_ns := given.common_ns(admitted)):
             charges = TimeCharges.sum_of([charges, TimeCharges.common(common_ns, *admitted_messages([report]))])
-        if len(charges.names) or charges.unattributed_ns:
+        if told := self._given.settles(admitted):
+            charges = TimeCharges.sum_of([charges, TimeCharges.of({}, costs=late_costs(told))])
+        if len(charges.names) or charges.unattributed_ns or charges.costs is not None:
             write_charges(self._directory, number, charges, part="all")
         if outcome is not None:
             write_report(self._directory, number, outcome.usage)
@@ -345,13 +366,14 @@ class SimulatedQuery:
             assert isinstance(partition, ControlPartition)
             control = partition.row
         tables = tables_of(arrived, attempt)
-        if control is None and not tables:
+        costs = late_costs(self._given.outside.costs[logged.first_cost : logged.end_cost])
+        if control is None and not tables and not len(costs):
             return None
         kept_epochs = self._given.batches_retained
         folder = QueueFolder(self._directory, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
         outcome = run_batch(
             self._given.checkpoint.states[number], control, tables,
-            now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
+            now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder, costs=costs,
         )  # fmt: skip
         folder.delete(outcome.deletable_files)
         return outcome
