@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from spark_throttle.core.quota import MICRO, Dimension
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import StoredState
 from spark_throttle.record import unpack
 from spark_throttle.sharing.settings import ShareSettings
@@ -19,6 +21,13 @@ GROUPS = {"version": 1, "resource_groups": {"gold": QUOTA, "iron": QUOTA}}
 
 def in_group(name: str) -> dict[str, Any]:
     return {**GROUPS, "tenants": {"acme": {"resource_group": name}, "blue": {"resource_group": "iron"}}}
+
+
+def shared(job: SimulatedJob) -> SharedBuckets:
+    """Return the shared buckets as the last batch left them."""
+    block = job.checkpoint.states[job.checkpoint.committed]
+    assert block is not None
+    return unpack(StoredState, block, "the state").state.shared
 
 
 @pytest.mark.parametrize(
@@ -64,10 +73,29 @@ def test_what_a_row_cost_beyond_a_claim_is_not_taken_off_a_budget_that_all_jobs_
     run(10)
     jobs[0].settle("last", 40_000)
     run(1)
-    exchange.time.pass_by(3_600_000)
+    exchange.time.pass_by(400_000)  # the next hour begins
     run(10)
-    block = jobs[0].checkpoint.states[jobs[0].checkpoint.committed]
-    assert block is not None
-    spent = unpack(StoredState, block, "the state").state.shared.spent
+    spent = shared(jobs[0]).spent
     assert spent is not None
     assert spent.used[1, 0] < 1_000
+
+
+def test_debt_by_a_late_cost_is_repaid_by_a_job_that_had_given_the_quota_up() -> None:
+    policies = {"version": 1, "tenants": {"acme": {"publish": {"units_per_second": 100, "burst_seconds": 10}}}}
+    exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
+    exchange.join("other", policies)
+    job = SimulatedJob(policies, exchange=exchange)
+    for number in range(10):
+        job.offer([("acme/x", 1, 0, f"r{number}")])
+        job.trigger()
+    for _ in range(20):
+        job.trigger(2_000)
+    job.settle("r0", 5_000)
+    job.trigger()
+    owed = -shared(job).balance_micro[1, Dimension.UNITS]
+    for _ in range(30):
+        job.trigger()
+    job.settle("r1", 0)
+    job.trigger()
+    assert owed >= 5_000 * MICRO
+    assert -shared(job).balance_micro[1, Dimension.UNITS] < owed - 10 * MICRO
