@@ -34,7 +34,7 @@ from spark_throttle.control.notes import (
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
 from spark_throttle.control.shared_budgets import NamedWindows
-from spark_throttle.control.shared_quotas import PinnedShares, SharedQuotas, why_not_shared
+from spark_throttle.control.shared_quotas import PinnedShares, SharedQuotas, owes_without_share, why_not_shared
 from spark_throttle.core.corrections import corrected_balances, in_dimension
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows
@@ -375,7 +375,8 @@ class ControlPlane:
         shared, share, reports = self._shared, epoch.share_micro_per_ms, self._reports
         if shared is not None and share is not None:
             pinned = PinnedShares(share, epoch.claims, epoch.parts_micro_per_ms)
-            if shared.is_due(policy, pinned, named, now_ms=now_ms, is_waiting=reports.is_waiting):
+            is_waiting = reports.is_waiting or owes_without_share(policy, reports.last, share)
+            if shared.is_due(policy, pinned, named, now_ms=now_ms, is_waiting=is_waiting):
                 return True
             # The decider would pay the whole time since its last batch, though others had the share for a while.
             if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy)].any():

@@ -15,7 +15,8 @@ from spark_throttle.control.demand import DemandMeter
 from spark_throttle.control.shared_budgets import NamedWindows, SharedBudgets
 from spark_throttle.core.limits.budgets import BudgetClaims
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.shared_buckets import has_no_share
+from spark_throttle.core.usage import ReportHead, UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
 from spark_throttle.sharing.peers import Share
@@ -23,6 +24,9 @@ from spark_throttle.sharing.report import moved
 
 _NOTABLE_PART = 10
 """A share that has grown by more than the quota divided by this makes an epoch due, even if nothing waits for it."""
+
+_SHUT_MICRO = 1
+"""What a bucket without a share lacks, though it owes nothing."""
 
 _DESTINATIONS_ARE_NOT_SHARED = (
     "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
@@ -54,7 +58,8 @@ class SharedQuotas:
     def __init__(self, keeper: LeaseKeeper, direction: Direction) -> None:
         settings = keeper.settings
         self._keeper = keeper
-        self._meter = DemandMeter(direction, settings.interval_ms, settings.interval_ms * settings.report_every)
+        self._patience_ms = settings.interval_ms * settings.report_every
+        self._meter = DemandMeter(direction, settings.interval_ms, self._patience_ms)
         self._budgets = SharedBudgets(keeper.member, direction, settings.hold_ms)
         self._measured_ms = -1
         self._is_new = True
@@ -167,6 +172,7 @@ class SharedQuotas:
         """Keep the scopes that are in debt until the share that an epoch pins has repaid it.
 
         A scope that was given up earns nothing. Its debt would wait with the next message, however long that is away.
+        So one that comes into debt afterwards, by costs that are known late, is taken up again as by a message.
 
         Parameters
         ----------
@@ -175,7 +181,11 @@ class SharedQuotas:
         """
         scopes = self._meter.scopes(policy)
         rate, debt_micro = scopes.taken(share), np.maximum(-scopes.taken(balance), 0)
-        repaid_ms = np.where(rate > 0, -(-debt_micro // np.maximum(rate, 1)), 0).max(axis=1)
+        quota = scopes.taken(policy.shared.rate_micro_per_ms)
+        is_given_up = (rate == 0) & (quota > 0) & (debt_micro > _SHUT_MICRO)
+        rate = np.where(is_given_up, quota, rate)
+        repaid_ms = np.where(rate > 0, -(-debt_micro // np.maximum(rate, 1)), 0)
+        repaid_ms = (repaid_ms + np.where(is_given_up, self._patience_ms, 0)).max(axis=1)
         owes = repaid_ms > 0
         self._meter.keep(scopes.ids[owes], now_ms + repaid_ms[owes])
 
@@ -202,6 +212,13 @@ class SharedQuotas:
         leased = moved(share.rate_micro_per_ms, share.ids, scopes.ids)  # nothing of a scope that is not leased
         quota = scopes.taken(whole := policy.shared.rate_micro_per_ms)
         return scopes.spread(np.where(quota == UNLIMITED, UNLIMITED, np.maximum(leased, 0)), whole)
+
+
+def owes_without_share(policy: CompiledPolicy, last: ReportHead | None, share: Int64s) -> bool:
+    """Return whether the last batch left a debt in a quota of which the job has no share, and so earns nothing."""
+    if last is None or last.revision != policy.revision:
+        return False
+    return bool(((last.shared_micro < -_SHUT_MICRO) & has_no_share(share, policy)).any())
 
 
 def why_not_shared(policy: CompiledPolicy) -> str | None:

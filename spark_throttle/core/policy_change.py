@@ -55,6 +55,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
+from spark_throttle.core.reservations import under_policy
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState, NodeLeads, Queue
 
@@ -133,10 +134,11 @@ def carried(
     nodes = carried_nodes(state.nodes, ways, flows.names, (was, becomes))
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
+    former = former_scopes(before, after)
     shared = SharedBuckets(
         carried_shared(shared.balance_micro, before, after), now_ms,
         guaranteed_micro=carried_guarantees(shared.guaranteed_micro, before, after),
-        spent=carried_spent(shared.spent, former_scopes(before, after), before.shared, after.shared),
+        spent=carried_spent(shared.spent, former, before.shared, after.shared),
     )  # fmt: skip
     return replace(
         state,
@@ -145,6 +147,7 @@ def carried(
         queue=queue,
         shared=shared,
         nodes=nodes,
+        reservations=under_policy(state.reservations, was, becomes, before, after, former),
         new_weights=state.new_weights | ways.reweighed(old.weight != new.weight, was, becomes),
         paid_ms=state.paid_ms + elapsed_ms if state.advanced_to_ms else 0,
     )
@@ -188,7 +191,7 @@ def in_windows(state: DeciderState, windows: CalendarWindows | None, policy: Com
         flows = replace(flows, spent=spent.in_windows(windows, before, of_flow))
     budgets, spent = Budgets.of(policy.shared), shared.spent
     if budgets is not None and spent is not None:
-        shared = replace(shared, spent=spent.in_windows(windows, before, budgets))
+        shared = replace(shared, spent=spent.in_windows(windows, before, budgets, shared.claims))
     return replace(state, flows=flows, shared=shared, windows=windows)
 
 

@@ -7,8 +7,9 @@ and in their budgets (`corrections`), and the reservation is gone. So a cost tha
 changes nothing; it is counted.
 
 A reservation that nobody settles ends with the first batch in which it is older than the policy lets it be. Then the
-estimate stands as the cost. There are `MOST_OPEN` at most: beyond them the oldest end early. A cost that a batch brings
-counts before reservations end in it, so what was told while the job was down is settled.
+estimate stands as the cost. There are `MOST_OPEN` at most: beyond them the oldest of those namespaces end early that
+have most, so nobody ends another's by a flood of rows. A cost that a batch brings counts before reservations end in it,
+so what was told while the job was down is settled.
 
 Laws: what was reserved was settled, has ended, came back with its row, or is open. No reservation is settled twice.
 Everything follows from the state, the rows and the costs of a batch, whatever the order in which costs come.
@@ -22,6 +23,9 @@ Surprises:
 - A row that was not delivered (`left_rows`) takes its reservation back with it. If that was settled or has ended, what
   it was charged in units stays charged, and it is charged again when it leaves again: somebody did work for it.
 - Of what is given back, a budget gets only what was reserved in its present window.
+- A rate or a budget that did not charge a row, as it was set later, or as the namespace was in another group, gets
+  nothing back of it (`under_policy`). What the row cost beyond its estimate it is charged all the same: there the row
+  would be charged if it left now.
 
 An identity is 128 bits of SHA-256. Of a million open ones, two are the same with odds of one to 2^89.
 """
@@ -35,10 +39,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.arithmetic.segments import Segments, sums
 from spark_throttle.core.corrections import Owed, with_owed
-from spark_throttle.core.names.matching import match, positions_in
-from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Period
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match, positions_in
+from spark_throttle.core.quota import (
+    BUDGETS,
+    UNBOUNDED,
+    Bools,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+    Period,
+)
 from spark_throttle.core.usage import by_scope
 
 if TYPE_CHECKING:
@@ -111,6 +126,10 @@ class Reservations:
     reserved_ms: Int64s
     """The paying time of the batch in which the first of them left."""
 
+    unpaid: Int64s | None = None
+    """For each, a bit for each rate and budget of its levels (`_bits`) that did not charge it, or did not hold on to
+    what it charged; `None` for none."""
+
     def __len__(self) -> int:
         return len(self.flow)
 
@@ -122,7 +141,10 @@ class Reservations:
 
     def take(self, at: Int64s | Bools) -> Reservations:
         """Return the reservations at `at`, in that order."""
-        return Reservations(self.identity[at], self.flow[at], self.rows[at], self.units[at], self.reserved_ms[at])
+        unpaid = None if self.unpaid is None else self.unpaid[at]
+        return Reservations(
+            self.identity[at], self.flow[at], self.rows[at], self.units[at], self.reserved_ms[at], unpaid
+        )
 
     def with_rows(self, identity: Int64s, flow: Int64s, units: Int64s, *, now_ms: int) -> Reservations:
         """Return them after rows have left, all of which have an identity.
@@ -155,6 +177,7 @@ class Reservations:
             np.concatenate([self.identity, identity[at]]), np.concatenate([self.flow, flow[at]]),
             np.concatenate([rows_before, rows[is_new]]), np.concatenate([units_before, charged[is_new]]),
             np.concatenate([self.reserved_ms, np.full(len(at), now_ms, dtype=np.int64)]),
+            None if self.unpaid is None else np.concatenate([self.unpaid, np.zeros_like(at)]),
         )  # fmt: skip
 
     def without_rows(self, identity: Int64s, flow: Int64s, units: Int64s) -> tuple[Reservations, Bools]:
@@ -173,13 +196,24 @@ class Reservations:
     def goes_on(self, *, now_ms: int, after_ms: int, most: int = MOST_OPEN) -> Bools:
         """Return which of them go on after a batch; the others end.
 
+        Where there are too many, the oldest end of the namespaces that have most.
+
         Parameters
         ----------
         after_ms
             The age at which a reservation ends.
         """
         goes_on: Bools = now_ms - self.reserved_ms < after_ms
-        goes_on[: max(0, len(self) - most)] = False
+        if np.count_nonzero(goes_on) <= most:
+            return goes_on
+        at = np.flatnonzero(goes_on)
+        of_flow = Segments.by_key(self.flow[at], int(self.flow.max()) + 1)
+        newer = np.repeat(of_flow.counts, of_flow.counts) - 1 - of_flow.rank
+        up_to = np.cumsum(np.bincount(newer))
+        each = int(np.searchsorted(up_to, most, side="right"))  # so many newest ones of each namespace fit
+        last = np.sort(of_flow.order[newer == each])
+        goes_on[at[of_flow.order[newer > each]]] = False
+        goes_on[at[last[: int(up_to[each]) - most]]] = False
         return goes_on
 
     @property
@@ -239,10 +273,61 @@ def _owed(done: Reservations, owed: Int64s, state: DeciderState, policy: Compile
     """Return what is owed by namespace and scope, given what each reservation that is settled owes."""
     at, of_name = np.unique(done.flow, return_inverse=True)
     names = state.flows.names.take(pa.array(at))
-    counts = np.column_stack([owed, _in_windows(done, owed, state.windows)])
-    own = sums(of_name, counts, len(at))
-    shared = by_scope(match(names, policy).shared_scope, own, len(policy.shared))
+    each = np.column_stack([owed, _in_windows(done, owed, state.windows)])
+    counts = np.repeat(each[:, None], len(Level), axis=1)
+    if done.unpaid is not None:
+        counts[(owed < 0)[:, None, None] & (done.unpaid[:, None, None] & _bits() != 0)] = 0
+    by_name = np.stack([sums(of_name, counts[:, level], len(at)) for level in Level], axis=1)
+    own, scopes = by_name[:, Level.NAMESPACE], match(names, policy).shared_scope
+    shared = np.zeros((len(policy.shared), each.shape[1]), dtype=np.int64)
+    for column, level in enumerate(SHARED_LEVELS):
+        shared += by_scope(scopes[:, [column]], by_name[:, level], len(shared))
     return Owed(Dimension.UNITS, names, own[:, 0], shared[:, 0], own[:, 1:], shared[:, 1:])
+
+
+def under_policy(
+    opened: Reservations, was: Matches, becomes: Matches, before: CompiledPolicy, after: CompiledPolicy, former: Int64s
+) -> Reservations:
+    """Return the reservations after a change of policy.
+
+    Parameters
+    ----------
+    was, becomes
+        The scopes of the namespaces of the state before and after.
+    former
+        Of each shared scope, its position before, -1 where it is new.
+    """
+    if not len(opened):
+        return opened
+    holds = np.empty((len(was.rule), *_bits().shape), dtype=np.bool_)
+    holds[:, Level.NAMESPACE] = _hold_on(was.own_limits(before), becomes.own_limits(after))
+    of_scope = _hold_on(before.shared.take(former), after.shared)
+    for column, level in enumerate(SHARED_LEVELS):
+        old, new = was.shared_scope[:, column], becomes.shared_scope[:, column]
+        holds[:, level] = ((old >= 0) & (np.append(former, -1)[new] == old))[:, None] & of_scope[new]
+    lost = np.where(holds, 0, _bits()).sum(axis=(1, 2))[opened.flow]
+    return replace(opened, unpaid=lost if opened.unpaid is None else opened.unpaid | lost)
+
+
+def _hold_on(before: Limits, after: Limits) -> Bools:
+    """Return which rates and budgets of scopes hold on to what they have charged; the columns are those of `_bits`.
+
+    Of what passed while a scope observed, its rate held on to a burst at most.
+    """
+    begins = (before.on_excess == OnExcess.OBSERVE) & (after.on_excess != OnExcess.OBSERVE)
+    found = [before.is_limited[:, Dimension.UNITS] & after.is_limited[:, Dimension.UNITS] & ~begins]
+    for key, dimension, _ in BUDGETS:
+        if dimension == Dimension.UNITS:
+            nothing = np.full(len(begins), UNBOUNDED)
+            most = (each.settings.get(key, nothing) for each in (before, after))
+            found.append(np.logical_and.reduce([each < UNBOUNDED for each in most]))
+    return np.stack(found, axis=1)
+
+
+def _bits() -> Int64s:
+    """Return a bit for each level's rate, and for each of its budgets, by `Period`; shape (levels, 1 + periods)."""
+    shape = len(Level), 1 + len(Period)
+    return (1 << np.arange(shape[0] * shape[1])).reshape(shape)
 
 
 def _in_windows(done: Reservations, owed: Int64s, windows: CalendarWindows | None) -> Int64s:

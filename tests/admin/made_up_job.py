@@ -6,7 +6,7 @@ Its control directory is that of a running query, so whatever reads one can be t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,7 +76,7 @@ class MadeUpJob:
 
     def batch(
         self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1,
-        used_ms: Mapping[str, int] = NOTHING, unattributed_ms: int = 0, units: int = 0,
+        used_ms: Mapping[str, int] = NOTHING, unattributed_ms: int = 0, units: int = 0, identity: int = 0,
     ) -> int:  # fmt: skip
         """Offer so many messages of each namespace, and return the batch's number.
 
@@ -86,6 +86,8 @@ class MadeUpJob:
             The processing time that the batch is charged, by namespace.
         units
             What each message counts.
+        identity
+            By what all messages are reserved; 0 if they are not.
         """
         self.now_ms += int(1000 * seconds)
         end = self.plane.next_epoch(self.epoch)
@@ -99,7 +101,8 @@ class MadeUpJob:
         self.policy, self.epoch, self.number = after, end, self.number + 1
         rows = [(name, size_bytes, units) for name, count in offered.items() for _ in range(count)]
         try:
-            plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms)
+            arrivals = replace(make_arrivals(rows), identity=np.full((len(rows), 2), identity))
+            plan = plan_admission(self.state, arrivals, after, now_ms=self.now_ms)
         except QueueOverflowError:
             self.decided.append(("overflow", -1, -1))
             return self.number

@@ -216,6 +216,19 @@ def test_age_of_the_oldest_waiting_row_goes_on_while_no_batch_runs(world: World)
     assert value_of(text, "job_oldest_waiting_seconds", spark_job="ingest") == 9
 
 
+def test_age_of_the_oldest_reservation_goes_on_while_no_batch_runs(world: World) -> None:
+    assert value_of(world.client.get("/metrics").text, "job_oldest_reserved_seconds", spark_job="ingest") is None
+    world.job.batch({"solo/r": 3}, units=5, identity=7)
+    world.job.batch({"solo/r": 1})
+    world.watch.look()
+    world.job.now_ms += 7_000
+    world.job.pulse.beat()
+    world.watch.look()
+    text = world.client.get("/metrics").text
+    assert value_of(text, "job_oldest_reserved_seconds", spark_job="ingest") == 1 + 7
+    assert value_of(text, "reserved_units", spark_job="ingest", level="job", scope="job") == 15
+
+
 def test_scopes_that_wait_are_counted_by_level(world: World) -> None:
     text = world.client.get("/metrics").text
     told = {level: value_of(text, "waiting_scopes", spark_job="ingest", level=level) for level in

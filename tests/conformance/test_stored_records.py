@@ -137,7 +137,7 @@ STATE: Final = DeciderState(
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
     replace(Queue(*np.arange(10).reshape(5, 2)), identity=np.arange(4).reshape(2, 2)), ONE,
     MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
-    Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(8).reshape(4, 2)),
+    Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(10).reshape(5, 2)),
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,

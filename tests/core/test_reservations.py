@@ -163,6 +163,14 @@ def test_most_open_reservations_are_kept_and_the_oldest_end_early() -> None:
     assert made.take(made.goes_on(now_ms=5, after_ms=100, most=2)).identity[:, 1].tolist() == [4, 5]
 
 
+def test_a_flood_of_rows_ends_the_reservations_of_the_namespace_that_sends_it() -> None:
+    made = Reservations.none().with_rows(words([1, 2, 3]), np.array([0, 1, 1]), np.array([9, 9, 9]), now_ms=0)
+    flood = list(range(10, 30))
+    made = made.with_rows(words(flood), np.full(20, 2), np.full(20, 0), now_ms=1)
+    assert made.take(made.goes_on(now_ms=2, after_ms=100, most=6)).identity[:, 1].tolist() == [1, 2, 3, 27, 28, 29]
+    assert made.take(made.goes_on(now_ms=2, after_ms=100, most=4)).identity[:, 1].tolist() == [1, 3, 28, 29]
+
+
 def test_returned_row_takes_its_reservation_back_with_it() -> None:
     flow, units = np.array([0, 0, 1]), np.array([5, 8, 6])
     made = Reservations.none().with_rows(words([7, 7, 7]), flow, units, now_ms=1)

@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.testing.simulation.query import SimulatedBatch
-from spark_throttle.testing.simulation.rows import Row, ToldCost
+from spark_throttle.testing.simulation.rows import Cost, Row
 from tests.life.contract import MAX_SIZE_BYTES, text_of
 
 RESERVATION_SECONDS: Final = 30
@@ -25,17 +25,17 @@ _NEVER: Final = 4
 class Untold:
     """What rows really cost that have left, and when it is told: of one in four it never is."""
 
-    _costs: list[tuple[int, ToldCost]] = field(default_factory=list)
+    _costs: list[tuple[int, Cost]] = field(default_factory=list)
     """Each, and the trigger before which it is told."""
 
     _left: int = 0
     """How many rows of the table were noted."""
 
-    def due(self, left: Sequence[Row], trigger: int) -> list[ToldCost]:
+    def due(self, left: Sequence[Row], trigger: int) -> list[Cost]:
         """Return what is told before a trigger, of the rows that have left until then."""
         for row in left[self._left :]:
-            if after := row.reservation % _NEVER:
-                self._costs.append((trigger + after, (row.reservation, _true_cost(row))))
+            if row.identity is not None and (after := row.id % _NEVER):
+                self._costs.append((trigger + after, (row.identity, _true_cost(row))))
         self._left = len(left)
         told = [cost for at, cost in self._costs if at <= trigger]
         self._costs = [(at, cost) for at, cost in self._costs if at > trigger]
@@ -43,7 +43,7 @@ class Untold:
 
 
 def _true_cost(row: Row) -> int:
-    more, less = _TIMES[row.reservation // _NEVER % len(_TIMES)]
+    more, less = _TIMES[row.id // _NEVER % len(_TIMES)]
     return min((row.units or 0) * more // less, MAX_SIZE_BYTES)
 
 
@@ -57,22 +57,22 @@ class _Reserved:
 
 @dataclass(slots=True)
 class Reservations:
-    """The reservations of a life, by their numbers, each of one row."""
+    """The reservations of a life, by their identities, each of one row."""
 
-    _made: dict[int, _Reserved] = field(default_factory=dict)
-    _open: dict[int, _Reserved] = field(default_factory=dict)
-    _ended_in: dict[int, int] = field(default_factory=dict)
+    _made: dict[str, _Reserved] = field(default_factory=dict)
+    _open: dict[str, _Reserved] = field(default_factory=dict)
+    _ended_in: dict[str, int] = field(default_factory=dict)
     """The batch in which each ended that is not open."""
 
     settled: int = 0
 
-    def settle(self, number: int, told: Sequence[ToldCost]) -> dict[str, int]:
+    def settle(self, number: int, told: Sequence[Cost]) -> dict[str, int]:
         """Settle what a batch was told, and return what is owed by namespace: negative where it is given back."""
         owed: dict[str, int] = defaultdict(int)
-        for reservation, units in dict(sorted(told)).items():  # of two costs of one row the larger one counts
-            found = self._open.pop(reservation, None)
+        for identity, units in dict(sorted(told)).items():  # of two costs of one row the larger one counts
+            found = self._open.pop(identity, None)
             if found is not None:
-                self._ended_in[reservation] = number
+                self._ended_in[identity] = number
                 self.settled += 1
                 owed[found.name] += units - found.units
         return owed
@@ -83,13 +83,13 @@ class Reservations:
             return
         paid_ms = unpack_usage(batch.usage, "a usage report").as_of_ms
         for row in batch.admitted:
-            if row.reservation:
+            if row.identity is not None:
                 reserved = _Reserved(batch.number, text_of(row.namespace), row.units or 0, paid_ms)
-                self._made[row.reservation] = self._open[row.reservation] = reserved
-        for reservation, each in list(self._open.items()):
+                self._made[row.identity] = self._open[row.identity] = reserved
+        for identity, each in list(self._open.items()):
             if paid_ms - each.reserved_ms >= after_ms:
-                del self._open[reservation]
-                self._ended_in[reservation] = batch.number
+                del self._open[identity]
+                self._ended_in[identity] = batch.number
 
     def put_back(self, batches: int) -> None:
         """Forget all batches but the first."""

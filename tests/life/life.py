@@ -235,8 +235,8 @@ class Life:
             is_broken = text is not None and any("\udc80" <= letter <= "\udcff" for letter in text)
             name: Name = text.encode(errors="surrogateescape") if text is not None and is_broken else text
             units, first = size if self.birth.counts_units else 0, len(self.job.outside.source) + 1
-            numbers = range(first, first + count) if self.birth.tells_costs else [0] * count
-            self.job.offer([(name, size, units, number) for number in numbers])
+            identities = [str(first + at) if self.birth.tells_costs else None for at in range(count)]
+            self.job.offer([(name, size, units, identity) for identity in identities])
 
     def _as_counted(self, document: policies.Document) -> policies.Document:
         counted = policies.in_units(document) if self.birth.counts_units else document
@@ -246,8 +246,8 @@ class Life:
 
     def _tell(self) -> None:
         """Tell what rows cost that left some triggers ago."""
-        if self.birth.tells_costs and (told := self._untold.due(self.job.admitted, self.triggers)):
-            self.job.tell(told)
+        for identity, units in self._untold.due(self.job.admitted, self.triggers) if self.birth.tells_costs else ():
+            self.job.settle(identity, units)
             self.world.other_causes += 1
 
     def trigger(self, after_ms: int, *, may_refuse: bool = False, **options: Any) -> None:

@@ -115,7 +115,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     if found.time is not None:
         title += f"\n{_uncharged(found.time)}"
     if found.reservations is not None:
-        title += f"\n{_reserved(found.reservations)}"
+        title += f"\n{_reserved(found.reservations, found.batch_age_ms or 0)}"
     cells = [_cells(found, each) for each in scopes]
     heads = list(dict.fromkeys(head for each in cells for head in each))
     columns = [("level", False), ("scope", False), *((head, True) for head in heads)]
@@ -142,28 +142,28 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     if found.time is not None:
         yield f"{at} {_uncharged(found.time)}"
     if found.reservations is not None:
-        yield f"{at} {_reserved(found.reservations)}"
+        yield f"{at} {_reserved(found.reservations, found.batch_age_ms or 0)}"
     for each in scopes:
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
         line = ", ".join(f"{head} {text}" for head, text in _cells(found, each).items() if text)
         yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
 
 
-def _reserved(found: ReservationCounts) -> str:
+def _reserved(found: ReservationCounts, batch_age_ms: int) -> str:
     """Return what is reserved, and what became of it in the newest batch, in words.
 
     Examples
     --------
     >>> from spark_throttle.core.usage import ReservationCounts
-    >>> _reserved(ReservationCounts(2, 3_000, ended_messages=1, settled_messages=4))
-    'the costs of 2 messages are not known yet, the oldest for 3 s; 4 were settled, 1 ended unsettled'
+    >>> _reserved(ReservationCounts(2, 3_000, ended_messages=1, settled_messages=4), 9_000)
+    'the costs of 2 messages are not known yet, the oldest for 12 s; 4 were settled, 1 ended unsettled'
     """
     of_batch = (
         (found.settled_messages, "were settled"), (found.ended_messages, "ended unsettled"),
         (found.unknown_costs, "costs found no reservation"), (found.unusable_costs, "costs are unusable"),
     )  # fmt: skip
     said = ", ".join(f"{count} {what}" for count, what in of_batch if count)
-    oldest = f", the oldest for {found.oldest_ms // 1000} s" if found.open_messages else ""
+    oldest = f", the oldest for {(found.oldest_ms + batch_age_ms) // 1000} s" if found.open_messages else ""
     return f"the costs of {found.open_messages} messages are not known yet{oldest}{f'; {said}' if said else ''}"
 
 

@@ -361,8 +361,9 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
         if life.is_listening and view.newest and view.window is not None:
             bounds, waiting = view.window.policy.queue, view.newest.shared[JOB][by_dimension("waiting")].tolist()
             values |= {"queue_used_ratio": max(waiting[0] / bounds.messages, waiting[1] / bounds.bytes)}
-        if life.is_listening and view.newest and view.newest.reservations is not None:
-            values |= {"oldest_reserved_seconds": view.newest.reservations.oldest_ms / 1000}
+        if life.is_listening and view.newest and view.newest.reservations is not None and batch_age_ms is not None:
+            told = view.newest.reservations
+            values |= {"oldest_reserved_seconds": (told.oldest_ms + batch_age_ms) / 1000 if told.open_messages else 0}
         if life.is_listening and view.exchange is not None:
             values |= {"leased": int(view.exchange.is_leased)}
         _add(families, (view.name,), values)

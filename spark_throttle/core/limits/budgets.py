@@ -244,8 +244,12 @@ class Spent:
         more = np.where(is_counted & budgets.is_enforcing, beyond, 0)
         return Spent(used, np.where(owed > 0, more, np.minimum(self.over, beyond)))
 
-    def in_windows(self, windows: CalendarWindows, before: CalendarWindows, budgets: Budgets) -> Spent:
+    def in_windows(
+        self, windows: CalendarWindows, before: CalendarWindows, budgets: Budgets, claims: BudgetClaims | None = None
+    ) -> Spent:
         """Return them in later windows: what was over is taken off, by a whole budget in each that passed.
+
+        What a row took beyond the claims of this job alone was not over.
 
         Examples
         --------
@@ -260,7 +264,9 @@ class Spent:
         if not begun.any():
             return self
         repaid = np.minimum(budgets.tokens, MAX_SIZE_BYTES) * np.clip(begun - 1, 0, _MOST_WINDOWS)
-        left = np.maximum(self.over - repaid, 0)
+        by_others = 0 if claims is None else claims.by_others
+        over = np.minimum(self.over, np.maximum(self.used + by_others - budgets.tokens, 0))
+        left = np.maximum(over - repaid, 0)
         used = np.where(begun > 0, left, self.used)
         return Spent(used, np.where(begun > 0, np.maximum(left - budgets.tokens, 0), self.over))
 

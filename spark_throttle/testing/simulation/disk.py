@@ -152,10 +152,10 @@ class LoggedBatch:
     """The true time, which no code of the job sees."""
 
     first_cost: int = 0
-    """Position among the late costs of the batch's first one."""
+    """Position in the stream of late costs of the first that the batch brings."""
 
     end_cost: int = 0
-    """Position after the batch's last one."""
+    """Position after the last."""
 
 
 @dataclass(slots=True)

@@ -43,14 +43,16 @@ from spark_throttle.testing.simulation.query import (
     CommonCost,
     Costs,
     FollowedPolicies,
+    Settles,
     SimulatedBatch,
     SimulatedQuery,
     StartConditions,
     Surroundings,
     costs_no_batch,
     costs_nothing,
+    settles_nothing,
 )
-from spark_throttle.testing.simulation.rows import OfferedRow, RejectedRow, Row, ToldCost, waiting_ids
+from spark_throttle.testing.simulation.rows import OfferedRow, RejectedRow, Row, waiting_ids
 
 
 class SimulatedJob:
@@ -70,6 +72,9 @@ class SimulatedJob:
         The processing time that admitted rows take, in ns by namespace; by default, none is measured.
     common_ns
         The processing time that all rows of a batch take together, as a sink's does, in ns; by default, none.
+    settles
+        What a function of the query tells of the costs of admitted rows, by identity; by default, nothing. See
+        `settle`.
 
     Examples
     --------
@@ -109,6 +114,7 @@ class SimulatedJob:
         exchange: SimulatedExchange | None = None,
         cost_ns: Costs = costs_nothing,
         common_ns: CommonCost = costs_no_batch,
+        settles: Settles = settles_nothing,
     ) -> None:
         self.direction: Direction = direction
         self.batches_retained = batches_retained
@@ -118,6 +124,9 @@ class SimulatedJob:
 
         self.common_ns = common_ns
         """The processing time that all rows of a batch take together; as above."""
+
+        self.settles = settles
+        """What a function of the query tells of the costs of admitted rows."""
 
         self.is_sharing = exchange is not None
         """Whether the job shares its quotas, from its next start on."""
@@ -150,7 +159,7 @@ class SimulatedJob:
     # ------------------------------------------------------------------------------------------ what a user does
 
     def offer(self, rows: Iterable[OfferedRow]) -> list[Row]:
-        """Append rows of namespace, size in bytes and, perhaps, units and a reservation to the source, and return them.
+        """Append rows of namespace, size in bytes and, perhaps, units and an identity to the source, and return them.
 
         The next batch reads them.
         """
@@ -159,25 +168,9 @@ class SimulatedJob:
         source += offered
         return offered
 
-    def tell(self, costs: Iterable[ToldCost]) -> None:
-        """Append what rows really cost, by the numbers of their reservations, to the stream of late costs.
-
-        The next batch reads it.
-
-        Examples
-        --------
-        Two units a second: a row of an estimated 2 turns out to have cost 6, which is repaid in two seconds more.
-
-        >>> job = SimulatedJob({"version": 1, "job": {"publish": {"units_per_second": 2, "burst_seconds": 1}}})
-        >>> _ = job.offer([("acme/calls", 0, 2, 1), ("acme/calls", 0, 1, 2), ("acme/calls", 0, 1, 3)])
-        >>> len(job.trigger().admitted)
-        2
-        >>> job.tell([(1, 6)])
-        >>> _ = job.trigger(), job.trigger()
-        >>> len(job.waiting), len(job.trigger().admitted)
-        (1, 1)
-        """
-        self.outside.costs += costs
+    def settle(self, identity: str, units: int) -> None:
+        """Append what a row really cost to the stream of costs; the next batch reads it."""
+        self.outside.costs.append((identity, units))
 
     def set_policies(self, policies: Mapping[str, object] | PolicyDocument | str) -> None:
         """Replace the policies; the next planned batch applies the new ones.
@@ -337,7 +330,8 @@ class SimulatedJob:
     def _another(self, checkpoint: Checkpoint, outside: Surroundings, place: str) -> SimulatedJob:
         """Return a stopped job like this one, with another checkpoint, surroundings and place."""
         other = SimulatedJob(
-            self.followed.snapshot.document, direction=self.direction, cost_ns=self.cost_ns, common_ns=self.common_ns
+            self.followed.snapshot.document, direction=self.direction, cost_ns=self.cost_ns, common_ns=self.common_ns,
+            settles=self.settles,
         )  # fmt: skip
         other.stop()
         other.checkpoint, other.outside, other.place = checkpoint, outside, place
@@ -443,6 +437,7 @@ class SimulatedJob:
             self.outside, self.time, clock, exchange, self._interruptions.passes, self.attempts,
             lambda rows: self.cost_ns(rows),  # noqa: PLW0108 - a cost may be assigned while the job runs
             lambda rows: self.common_ns(rows),  # noqa: PLW0108 - as above
+            lambda rows: self.settles(rows),  # noqa: PLW0108 - as above
         )  # fmt: skip
         running = self._running = SimulatedQuery(given)
         if exchange is not None and running.lease is not None:

@@ -52,14 +52,14 @@ from spark_throttle.testing.simulation.exchange import (
     scope_names,
 )
 from spark_throttle.testing.simulation.rows import (
+    Cost,
     PlainSink,
     RejectedRow,
     Row,
-    ToldCost,
     TransactionalTable,
-    costs_of,
     dead_letters,
     ids_of,
+    late_costs,
     tables_of,
 )
 
@@ -90,8 +90,8 @@ class SimulatedBatch:
     digest: str
     """Digest of the rows that left and of the new state, byte for byte."""
 
-    costs: tuple[ToldCost, ...] = ()
-    """What rows that left before really cost, as it was told."""
+    costs: tuple[Cost, ...] = ()
+    """What rows that left before really cost, as the stream of late costs told it."""
 
     shares: Rates = field(default_factory=dict)
     """The job's share of every shared quota in this batch; empty if it shared none."""
@@ -147,6 +147,15 @@ def costs_no_batch(_rows: Sequence[Row]) -> int:
     return 0
 
 
+Settles: TypeAlias = Callable[[Sequence[Row]], Sequence[Cost]]
+"""The late costs that a function of the query tells of a batch's admitted rows."""
+
+
+def settles_nothing(_rows: Sequence[Row]) -> Sequence[Cost]:
+    """Tell no late costs."""
+    return ()
+
+
 INLINE_BYTES = 2_000
 """Bytes of waiting rows that are kept in the state: few, so that simulated jobs use files as large jobs do."""
 
@@ -156,16 +165,17 @@ class Surroundings:
     """The source and the sinks, which are no part of the job and outlive it."""
 
     source: list[Row] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    """The stream of late costs."""
+
     table: TransactionalTable[Row] = field(default_factory=TransactionalTable)
     plain: PlainSink[Row] = field(default_factory=PlainSink)
     letters: TransactionalTable[RejectedRow] = field(default_factory=TransactionalTable)
-    costs: list[ToldCost] = field(default_factory=list)
-    """The stream of late costs."""
 
     def copy(self) -> Surroundings:
         """Return a source and sinks with the same rows."""
-        plain, letters = PlainSink(list(self.plain.rows)), self.letters.copy()
-        return Surroundings(list(self.source), self.table.copy(), plain, letters, list(self.costs))
+        plain = PlainSink(list(self.plain.rows))
+        return Surroundings(list(self.source), list(self.costs), self.table.copy(), plain, self.letters.copy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,7 @@ class StartConditions:
     attempts: list[SimulatedBatch]
     cost_ns: Costs
     common_ns: CommonCost
+    settles: Settles
 
 
 class SimulatedQuery:
@@ -213,7 +224,7 @@ class SimulatedQuery:
         self._room = queue_bounds(given.policies.snapshot.document.queue)
         plane = ControlPlane(
             self._directory, given.policies, given.direction, given.clock, shared,
-            batches_retained=given.batches_retained, fence=fence,
+            batches_retained=given.batches_retained, fence=fence, takes_costs=True,
         )  # fmt: skip
         self._reader = SimulatedSource({}, plane)
 
@@ -275,11 +286,12 @@ class SimulatedQuery:
         if end != start:
             self._planned = EpochName.of(end)
         first_cost, end_cost = 0 if before is None else before.end_cost, len(given.outside.costs)
-        if end == start and (end_row, end_cost) == (first_row, first_cost) and not is_forced:
+        if end == start and end_row == first_row and end_cost == first_cost and not is_forced:
             return None
         given.time.pass_by(planning_ms)
-        now_ms, steady_ms = given.clock.wall_ms(), given.time.now_ms
-        logged = LoggedBatch(start, end, first_row, end_row, now_ms, steady_ms, first_cost, end_cost)
+        logged = LoggedBatch(
+            start, end, first_row, end_row, given.clock.wall_ms(), given.time.now_ms, first_cost, end_cost
+        )
         given.passes("before offset")
         number = self._newest + 1
         if len(checkpoint.log) > number:
@@ -336,7 +348,9 @@ class SimulatedQuery:
         charges = TimeCharges.of(dict(given.cost_ns(admitted)))
         if report is not None and (common_ns := given.common_ns(admitted)):
             charges = TimeCharges.sum_of([charges, TimeCharges.common(common_ns, *admitted_messages([report]))])
-        if len(charges.names) or charges.unattributed_ns:
+        if told := self._given.settles(admitted):
+            charges = TimeCharges.sum_of([charges, TimeCharges.of({}, costs=late_costs(told))])
+        if len(charges.names) or charges.unattributed_ns or charges.costs is not None:
             write_charges(self._directory, number, charges, part="all")
         if outcome is not None:
             write_report(self._directory, number, outcome.usage)
@@ -348,7 +362,7 @@ class SimulatedQuery:
         return batch
 
     def _decide(
-        self, number: int, logged: LoggedBatch, arrived: list[Row], costs: Sequence[ToldCost], attempt: random.Random
+        self, number: int, logged: LoggedBatch, arrived: list[Row], costs: Sequence[Cost], attempt: random.Random
     ) -> BatchOutcome | None:
         """Decide a batch; `None` if it brings neither a control row, nor a row, nor a cost."""
         control = None
@@ -363,7 +377,7 @@ class SimulatedQuery:
         outcome = run_batch(
             self._given.checkpoint.states[number], control, tables,
             now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
-            costs=costs_of(costs) if costs else None,
+            costs=late_costs(costs) if costs else None,
         )  # fmt: skip
         folder.delete(outcome.deletable_files)
         return outcome

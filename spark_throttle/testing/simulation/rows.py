@@ -16,18 +16,15 @@ from spark_throttle.core.state import StoredState
 from spark_throttle.record import unpack
 from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.spark.rows.frames import IDENTITY, NAMESPACE, ORDER_PREFIX, SIZE, TIE, UNITS, decode
-from spark_throttle.spark.rows.identities import IDENTITY_BYTES, identity_words
+from spark_throttle.spark.rows.identities import identity_of, identity_words
 
 Name: TypeAlias = str | bytes | None
 """A namespace as a stream may hold it: text, bytes that are not valid UTF-8, or null."""
 
 OfferedRow: TypeAlias = (
-    tuple[Name, int | None] | tuple[Name, int | None, int | None] | tuple[Name, int | None, int | None, int]
+    tuple[Name, int | None] | tuple[Name, int | None, int | None] | tuple[Name, int | None, int | None, str | None]
 )
-"""Namespace, size in bytes and, perhaps, units, and the number by which the row is reserved."""
-
-ToldCost: TypeAlias = tuple[int, int]
-"""The number by which a row was reserved, and the units that it really cost."""
+"""Namespace, size in bytes and, perhaps, units, and the identity by which its cost is told."""
 
 _ID: Final = "id"
 _HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -43,8 +40,8 @@ class Row:
     namespace: Name
     size_bytes: int | None
     units: int | None = 0
-    reservation: int = 0
-    """The number by which it is reserved; 0 for none."""
+    identity: str | None = None
+    """By what it is reserved; `None` if its units are its cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,17 @@ class RejectedRow:
     scope: str | None
     dimension: str | None
     throttle_time_ms: int | None
+
+
+Cost: TypeAlias = tuple[str, int]
+"""What a row really cost, by its identity."""
+
+
+def late_costs(costs: Iterable[Cost]) -> LateCosts:
+    """Return costs as the decider takes them."""
+    told = list(costs)
+    identities = pa.array([identity_of(identity) for identity, _ in told], pa.binary())
+    return LateCosts(identity_words(identities), np.array([units for _, units in told], dtype=np.int64))
 
 
 def _bytes(namespace: Name) -> bytes | None:
@@ -80,22 +88,12 @@ def _arrow(rows: Sequence[Row]) -> pa.Table:
     # Not `cast`, which would refuse invalid UTF-8: Spark sends text unchanged.
     names = pa.array([_bytes(row.namespace) for row in rows], pa.binary()).view(pa.string())
     ties = [(row.id * _HASH_FACTOR) % 2**64 - 2**63 for row in rows]
-    reserved = [_identity(row.reservation) if row.reservation else None for row in rows]
+    identities = [None if row.identity is None else identity_of(row.identity) for row in rows]
     return pa.table({
         _ID: ids, NAMESPACE: names, SIZE: pa.array([row.size_bytes for row in rows], pa.int64()),
-        UNITS: pa.array([row.units for row in rows], pa.int64()),
-        TIE: pa.array(ties, pa.int64()), f"{ORDER_PREFIX}000": ids, IDENTITY: pa.array(reserved, pa.binary()),
+        UNITS: pa.array([row.units for row in rows], pa.int64()), IDENTITY: pa.array(identities, pa.binary()),
+        TIE: pa.array(ties, pa.int64()), f"{ORDER_PREFIX}000": ids,
     })  # fmt: skip
-
-
-def _identity(number: int) -> bytes:
-    return number.to_bytes(IDENTITY_BYTES, "little")
-
-
-def costs_of(told: Sequence[ToldCost]) -> LateCosts:
-    """Return late costs as the decider takes them."""
-    identities = pa.array([_identity(number) for number, _ in told], pa.binary())
-    return LateCosts(identity_words(identities), np.array([units for _, units in told], dtype=np.int64))
 
 
 def ids_of(tables: Iterable[pa.Table]) -> list[int]:
