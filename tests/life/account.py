@@ -214,15 +214,21 @@ class Account:
                 may_be_forgotten=scope.key[0] == "namespace",
             )
 
-    def correct(self, contracts: Contracts, owed: Mapping[str, int]) -> None:
-        """Charge what rows that left before cost more than the estimate, and give back what they cost less."""
+    def correct(self, contracts: Contracts, owed: Mapping[str, int], surely: Mapping[str, int]) -> None:
+        """Charge what rows that left before cost more than the estimate, and give back what they cost less.
+
+        Parameters
+        ----------
+        surely
+            The same without what perhaps is not given back.
+        """
         for name, units in owed.items():
             for scope in contracts.of(name).scopes:
                 shadow = self.shadows.get((scope.key, 1))
                 if shadow is not None:
                     shadow.most -= MICRO * units
                     shadow.lacks = max(0, shadow.lacks + MICRO * units)
-                    shadow.least -= MICRO * units
+                    shadow.least -= MICRO * surely[name]
 
     def debit(self, contracts: Contracts, batch: SimulatedBatch | Batch) -> None:
         """Take what a batch admitted."""

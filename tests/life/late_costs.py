@@ -66,16 +66,23 @@ class Reservations:
 
     settled: int = 0
 
-    def settle(self, number: int, told: Sequence[Cost]) -> dict[str, int]:
-        """Settle what a batch was told, and return what is owed by namespace: negative where it is given back."""
+    def settle(self, number: int, told: Sequence[Cost], *, since: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Settle what a batch was told, and return what is owed by namespace: negative where it is given back.
+
+        A scope that did not charge a row gets nothing back of it. So the second table gives back of rows alone that
+        left under the policy of the batch before, which came with the batch `since`.
+        """
         owed: dict[str, int] = defaultdict(int)
+        surely: dict[str, int] = defaultdict(int)
         for identity, units in dict(sorted(told)).items():  # of two costs of one row the larger one counts
             found = self._open.pop(identity, None)
             if found is not None:
                 self._ended_in[identity] = number
                 self.settled += 1
-                owed[found.name] += units - found.units
-        return owed
+                more = units - found.units
+                owed[found.name] += more
+                surely[found.name] += more if found.batch >= since else max(0, more)
+        return owed, surely
 
     def note(self, batch: SimulatedBatch, after_ms: int) -> None:
         """Note the rows that left in a batch, and what was open for too long."""

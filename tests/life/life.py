@@ -449,8 +449,12 @@ class Life:
         self._notes.note(world, batch, begins_anew=is_odd)
         self._is_put_back = False
         if batch.costs and batch.number - 1 in self._first:
-            before = world.contracts(self._first[batch.number - 1].revision)
-            world.account.correct(before, world.account.reservations.settle(batch.number, batch.costs))
+            since = batch.number - 1
+            before = self._first[since].revision
+            while since - 1 in self._first and self._first[since - 1].revision == before:
+                since -= 1
+            settled = world.account.reservations.settle(batch.number, batch.costs, since=since)
+            world.account.correct(world.contracts(before), *settled)
         world.account.advance(
             contracts,
             names,
