@@ -129,7 +129,12 @@ class ShownPage:
 
     def edit_entry(self, section: str, name: str, fields: dict[str, str]) -> None:
         """Open the form of an entry, and type into its fields."""
-        self.click(f"[data-entries={section}] [aria-label$=' {name}']")
+
+        def opened(button: Any) -> Any:
+            button.click()  # it misses if the page moves meanwhile
+            return self.driver.find_elements("css selector", "#editor[open]")
+
+        self._wait(opened, f"[data-entries={section}] [aria-label$=' {name}']", "")
         self.type_into(fields)
 
     def type_into(self, fields: dict[str, str]) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
-from tests.life.late_costs import Reservations
 
 if TYPE_CHECKING:
     from spark_throttle.testing.simulation.query import SimulatedBatch
@@ -127,7 +126,6 @@ class Account:
 
     def __init__(self) -> None:
         self.shadows: dict[tuple[Key, int], Shadow] = {}
-        self.reservations = Reservations()
         self._is_known = True
         self._names: set[str] = set()
         self._spent: dict[tuple[Key, int], int] = {}

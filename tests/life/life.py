@@ -353,7 +353,7 @@ class Life:
             law.forget()
         self._ahead_ms, self._moved_after, self.world.overpaid_ms = self.job.machine.ahead_ms, -1, 0
         keep = len(self.job.checkpoint.log)
-        self.world.account.reservations.put_back(keep)
+        self.world.reservations.put_back(keep)
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
         self._spent = {number: spent for number, spent in self._spent.items() if number < keep}
@@ -453,7 +453,7 @@ class Life:
             before = self._first[since].revision
             while since - 1 in self._first and self._first[since - 1].revision == before:
                 since -= 1
-            settled = world.account.reservations.settle(batch.number, batch.costs, since=since)
+            settled = world.reservations.settle(batch.number, batch.costs, since=since)
             world.account.correct(world.contracts(before), *settled)
         world.account.advance(
             contracts,
@@ -468,7 +468,7 @@ class Life:
         if is_sharing:
             world.account.share(is_settled=batch.steady_ms - self._changed_ms > SETTINGS.lease_ms)
         world.account.debit(contracts, batch)
-        world.account.reservations.note(batch, int(contracts.document.job.reservation_seconds * 1000))
+        world.reservations.note(batch, int(contracts.document.job.reservation_seconds * 1000))
         self._revision = batch.revision
         if not self._is_before_move:
             world.unpaid_ms = world.overpaid_ms = 0

@@ -74,7 +74,7 @@ def test_a_law_on_tokens_finds_costs_that_are_settled_wrongly(
 ) -> None:
     life = Life(BIRTH, (law, ISOLATION))
     life.play([FLOOD])
-    assert life.world.account.reservations.settled > 50
+    assert life.world.reservations.settled > 50
     fault(monkeypatch)
     with pytest.raises(Violation) as found:
         Life(BIRTH, (law, ISOLATION)).play([FLOOD])
