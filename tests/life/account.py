@@ -8,7 +8,7 @@ owes what the laws let a scope owe: while it is not negative, the scope has toke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -212,21 +212,15 @@ class Account:
                 may_be_forgotten=scope.key[0] == "namespace",
             )
 
-    def correct(self, contracts: Contracts, owed: Mapping[str, int], surely: Mapping[str, int]) -> None:
-        """Charge what rows that left before cost more than the estimate, and give back what they cost less.
-
-        Parameters
-        ----------
-        surely
-            The same without what perhaps is not given back.
-        """
-        for name, units in owed.items():
+    def correct(self, contracts: Contracts, owed: Iterable[tuple[str, int, Collection[Key]]]) -> None:
+        """Charge what rows that left before cost more than the estimate, and give back what they cost less."""
+        for name, units, lost in owed:
             for scope in contracts.of(name).scopes:
                 shadow = self.shadows.get((scope.key, 1))
-                if shadow is not None:
+                if shadow is not None and scope.key not in lost:
                     shadow.most -= MICRO * units
                     shadow.lacks = max(0, shadow.lacks + MICRO * units)
-                    shadow.least -= MICRO * surely[name]
+                    shadow.least -= MICRO * units
 
     def debit(self, contracts: Contracts, batch: SimulatedBatch | Batch) -> None:
         """Take what a batch admitted."""

@@ -6,15 +6,14 @@ account of a life is corrected by it, so that every law on tokens holds for what
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Cost, Row
-from tests.life.contract import MAX_SIZE_BYTES, text_of
+from tests.life.contract import MAX_SIZE_BYTES, Contracts, Key, text_of
 
 RESERVATION_SECONDS: Final = 30
 _TIMES: Final = ((0, 1), (1, 2), (1, 1), (2, 1), (5, 1))
@@ -53,6 +52,8 @@ class _Reserved:
     name: str
     units: int
     reserved_ms: int
+    lost: dict[Key, int] = field(default_factory=dict)
+    """The scopes that did not charge it, or did not hold on to that, and the batch that brought this."""
 
 
 @dataclass(slots=True)
@@ -66,23 +67,29 @@ class Reservations:
 
     settled: int = 0
 
-    def settle(self, number: int, told: Sequence[Cost], *, since: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Settle what a batch was told, and return what is owed by namespace: negative where it is given back.
+    def settle(self, number: int, told: Sequence[Cost]) -> list[tuple[str, int, Collection[Key]]]:
+        """Settle what a batch was told, and return what is owed, and by whom: negative where it is given back.
 
-        A scope that did not charge a row gets nothing back of it. So the second table gives back of rows alone that
-        left under the policy of the batch before, which came with the batch `since`.
+        It is not given back to the scopes that are named.
         """
-        owed: dict[str, int] = defaultdict(int)
-        surely: dict[str, int] = defaultdict(int)
+        owed: list[tuple[str, int, Collection[Key]]] = []
         for identity, units in dict(sorted(told)).items():  # of two costs of one row the larger one counts
             found = self._open.pop(identity, None)
             if found is not None:
                 self._ended_in[identity] = number
                 self.settled += 1
-                more = units - found.units
-                owed[found.name] += more
-                surely[found.name] += more if found.batch >= since else max(0, more)
-        return owed, surely
+                owed.append((found.name, units - found.units, found.lost if units < found.units else ()))
+        return owed
+
+    def change(self, number: int, before: Contracts, after: Contracts) -> None:
+        """Note that another policy came with a batch."""
+        for each in self._open.values():
+            was = {scope.key: scope for scope in before.of(each.name).scopes}
+            for scope in after.of(each.name).scopes:
+                old = was.get(scope.key)
+                is_limited = old is not None and old.limits[1] is not None and scope.limits[1] is not None
+                if not is_limited or (old is not None and scope.is_asked and not old.is_asked):
+                    each.lost.setdefault(scope.key, number)
 
     def note(self, batch: SimulatedBatch, after_ms: int) -> None:
         """Note the rows that left in a batch, and what was open for too long."""
@@ -102,4 +109,7 @@ class Reservations:
         """Forget all batches but the first."""
         self._made = {at: each for at, each in self._made.items() if each.batch < batches}
         self._ended_in = {at: batch for at, batch in self._ended_in.items() if batch < batches}
+        for each in self._made.values():
+            for key in [key for key, batch in each.lost.items() if batch >= batches]:
+                del each.lost[key]
         self._open = {at: each for at, each in self._made.items() if at not in self._ended_in}

@@ -448,13 +448,11 @@ class Life:
         is_odd = bool(self._is_put_back or self._drift_ms or drift_ms or world.unpaid_ms or world.overpaid_ms)
         self._notes.note(world, batch, begins_anew=is_odd)
         self._is_put_back = False
-        if batch.costs and batch.number - 1 in self._first:
-            since = batch.number - 1
-            before = self._first[since].revision
-            while since - 1 in self._first and self._first[since - 1].revision == before:
-                since -= 1
-            settled = world.reservations.settle(batch.number, batch.costs, since=since)
-            world.account.correct(world.contracts(before), *settled)
+        if batch.number - 1 in self._first:
+            before = world.contracts(self._first[batch.number - 1].revision)
+            world.account.correct(before, world.reservations.settle(batch.number, batch.costs))
+            if before is not contracts:
+                world.reservations.change(batch.number, before, contracts)
         world.account.advance(
             contracts,
             names,
