@@ -9,7 +9,7 @@ nothing, whatever anybody sent.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,14 +50,14 @@ class Debt(Law):
         for row in batch.admitted:
             for scope in contracts.of(text_of(row.namespace)).scopes:
                 self._taken_ms[scope.key] = batch.steady_ms
-        yield from self._late(world, contracts, batch.steady_ms)
+        yield from self._late(world, world.waiting.keys() & world.waited.keys(), contracts, batch.steady_ms)
 
     def after_idle(self, world: World) -> Iterator[str]:
         """Look for who waits."""
         if self._cause[0] == world.job.revision:
             if self._cause[1] != world.other_causes:
                 self._cause, self._since_ms = (self._cause[0], world.other_causes), world.job.steady_ms
-            yield from self._late(world, world.contracts(self._cause[0]), world.job.steady_ms)
+            yield from self._late(world, world.waiting, world.contracts(self._cause[0]), world.job.steady_ms)
 
     def _begin(self, world: World, contracts: Contracts, batch: SimulatedBatch) -> None:
         """Take in another policy: what was owed before its first batch, and who waits that no bound of it concerns."""
@@ -75,9 +75,9 @@ class Debt(Law):
         for key, size_bytes in largest.items():
             self._owed[key, 1] = max(self._owed.get((key, 1), 0), size_bytes * MICRO)
 
-    def _late(self, world: World, contracts: Contracts, now_ms: int) -> Iterator[str]:
+    def _late(self, world: World, names: Collection[str], contracts: Contracts, now_ms: int) -> Iterator[str]:
         overdue = {}
-        for name in world.waiting.keys() & world.waited.keys():
+        for name in names:
             scopes = contracts.of(name).enforced
             if world.may_be_held(name) or not all(self._is_known(world, scope) for scope in scopes):
                 continue
