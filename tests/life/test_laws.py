@@ -248,9 +248,9 @@ def counts_every_message_alike(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(work, "work_of_time", lambda price_ns, _: price_ns * 0 + MESSAGE)
 
 
-def waits_for_the_price_to_fall(patch: pytest.MonkeyPatch) -> None:
+def takes_rows_for_dearer_than_they_are(patch: pytest.MonkeyPatch) -> None:
     moved = measured_time.moved_prices
-    patch.setattr(measured_time, "moved_prices", lambda *told, passed_ms: moved(*told, passed_ms=0 * passed_ms))
+    patch.setattr(measured_time, "moved_prices", lambda *told, passed_ms: 100 * moved(*told, passed_ms=passed_ms))
 
 
 def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Sharing", all_runs_are_one, Birth(GROUP, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
         ("Charges", loses_charges, Birth(TIMED, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
         ("Time", counts_every_message_alike, Birth(TIMED), [CONTEST]),
-        ("Unspent", waits_for_the_price_to_fall, Birth(TIMED), [OF_EQUALS]),
+        ("Unspent", takes_rows_for_dearer_than_they_are, Birth(TIMED), [OF_EQUALS]),
         ("Sharing", knows_no_other_run, Birth(GROUP, is_sharing=True), [PEER, SOON, COPY]),
     ],
 )
