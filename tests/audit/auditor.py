@@ -9,6 +9,8 @@ counted in the plainest way that there is:
 * **L4** by tokens left: while a row waits for two batches, one of its scopes has none.
 * **L5** by order: a namespace's rows leave in theirs.
 * **age**: nobody waits and gets nothing for longer than all takes that may go before.
+* **budget**: in no window of the calendar more than the budget and less than a message (`promises`).
+* **L9**: a scope has what it is guaranteed (`promises`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Final, NamedTuple
 
 from tests.audit.books import DIMENSIONS, Batch, Queue, Row, cost_of, costs_of
 from tests.audit.ideal import NAMESPACE_BOUND, Behind, Ideal, way_of, weights_on
+from tests.audit.promises import Promised, budgets, guarantees
 from tests.life.account import Account
 from tests.life.contract import MICRO, Contract, Key, Limit, Scope
 
@@ -55,6 +58,8 @@ class Audit:
     furthest: float = 0.0
     """How far one was behind it at most, in the largest messages."""
 
+    promised: Promised = field(default_factory=Promised)
+
     def count(self, law: str) -> int:
         """Return how much was found against a law."""
         return sum(finding.law == law for finding in self.findings)
@@ -66,6 +71,7 @@ def audit(batches: Sequence[Batch], waiting: Collection[int] = ()) -> Audit:
     for law, found in (
         ("L1", conservation(batches, waiting)), ("L2", windows(batches)), ("L3", fairness(batches, done)),
         ("L4", tokens_left(batches)), ("L5", order(batches)), ("age", starvation(batches)),
+        ("budget", budgets(batches, done.promised)), ("L9", guarantees(batches, done.promised)),
     ):  # fmt: skip
         done.findings += [Finding(law, what) for what in found]
     return done

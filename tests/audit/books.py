@@ -47,6 +47,9 @@ class Batch:
     held: frozenset[str] = frozenset()
     """Namespaces that something else than a quota on messages or bytes may hold, such as the measured time of rows."""
 
+    windows: tuple[int, ...] | None = None
+    """Which hour, day and month of the calendar it counts in, counted from any; `None` where no budget is counted."""
+
     def rate(self, key: Key, dimension: int, rate: int) -> int:
         """Return what a scope surely earns in a millisecond, of a rate that its policy gives."""
         if self.shares is None or key[0] == "namespace" or dimension > 1:

@@ -147,6 +147,54 @@ def test_newcomers_who_are_served_first_let_the_one_who_waits_starve() -> None:
     assert "L3" in laws(audit(batches, left(batches)))
 
 
+def in_hours(batches: Sequence[Batch], length: int, size_bytes: int = 1) -> list[Batch]:
+    """Return books of which an hour has so many batches, with larger rows, where nobody who waits has a claim."""
+
+    def sized(rows: Sequence[Row]) -> list[Row]:
+        return [row._replace(size_bytes=size_bytes) for row in rows]
+
+    return [
+        replace(
+            batch, windows=(batch.number // length, 0, 0), held=frozenset(NAMES), arrived=sized(batch.arrived),
+            admitted=sized(batch.admitted),
+        )
+        for batch in batches
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("budget", "size_bytes", "served", "findings"),
+    [
+        ({"messages_per_hour": 45}, 1, [(11, 10, 20), (2, 2, 0), (5, 5, 10), (5, 5, 10)], 0),
+        ({"messages_per_hour": 45}, 1, [(11, 10, 20), (2, 2, 1), (5, 5, 10), (5, 5, 10)], 1),
+        # Of 50 bytes 60 were used, and 10 are taken off the next hour.
+        ({"bytes_per_hour": 50}, 20, [(1, 1, 0), (0, 0, 1), (1, 1, 0), (0, 0, 0)], 0),
+        ({"bytes_per_hour": 50}, 20, [(1, 1, 0), (0, 0, 1), (1, 1, 0), (0, 0, 1)], 1),
+        ({"bytes_per_hour": 50, "on_excess": "observe"}, 20, [(1, 1, 1)] * 4, 0),
+    ],
+)
+def test_what_is_admitted_beyond_a_budget_is_found(
+    budget: dict[str, Any], size_bytes: int, served: list[tuple[int, ...]], findings: int
+) -> None:
+    batches = in_hours(books(*served, policy=contracts(**budget)), 2, size_bytes)
+    found = audit(batches, left(batches))
+    assert [finding.law for finding in found.findings] == ["budget"] * findings
+    assert found.promised.ended == {(2, "hour")}
+    assert found.promised.rows == (0 if "on_excess" in budget else sum(map(sum, served)))
+
+
+@pytest.mark.parametrize(("turns", "findings"), [((1, 1, 18), 0), ((0, 1, 19), 1)])
+def test_who_has_less_than_it_is_guaranteed_is_found(turns: tuple[int, ...], findings: int) -> None:
+    claims = {
+        "version": 1, "job": {"publish": {"messages_per_second": TURNS, "burst_seconds": 2}},
+        "namespaces": {"acme/a": {"publish": {"guaranteed_messages_per_second": 1}}},
+    }  # fmt: skip
+    batches = books((11, 10, 20), *[turns] * 9, policy=Contracts(PolicyDocument.model_validate(claims)))
+    found = audit(batches, left(batches))
+    assert [finding.law for finding in found.findings if finding.law != "age"] == ["L9"] * findings
+    assert found.promised.compared == len(batches) - 1
+
+
 def test_what_observes_holds_nobody() -> None:
     observed = books(*[(20, 19, 0)] * 6, policy=contracts(on_excess="observe"))
     assert laws(audit(observed, left(observed))) == {"L4", "age"}

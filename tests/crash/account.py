@@ -35,6 +35,7 @@ from tests.crash.tables import (
 )
 from tests.crash.topic import ADMITTED_RECORDS
 from tests.crash.workload import COLUMNS, UNWRITABLE
+from tests.crash.zones import know_zones
 from tests.ledger import BATCH, count_out_of_order
 from tests.life.contract import Contracts, fault_of
 from tests.models.batches import Batches
@@ -53,6 +54,8 @@ FAULTS: Final = (
     "unfair",
     "not_allowed",
     "unsettled",
+    "over_budget",
+    "unguaranteed",
 )
 
 
@@ -123,6 +126,24 @@ class Account:
     unsettled: int | None
     """Units by which what was charged differs from what the admitted rows really cost; `None` without late costs."""
 
+    over_budget: int | None
+    """Batches that exceeded a budget in its window by a message or more; `None` too if no policy has one."""
+
+    windows_ended: int | None
+    """Hours and days that ended while a budget of them was in force."""
+
+    budgets_spent: int | None
+    """Budgets of which nothing was left, counted in each of their windows."""
+
+    budgeted_rows: int | None
+    """Rows that were counted in budgets that hold rows back, once for each."""
+
+    unguaranteed: int | None
+    """Scopes that had less than they are guaranteed, a time that one revision was in force; `None` if none is."""
+
+    guaranteed: int | None
+    """Scopes that were compared with what they are guaranteed, in each batch."""
+
     model_steps: int | None
     model_actions: str | None
     """How many of the model's actions the job's steps reached."""
@@ -136,7 +157,7 @@ class Account:
         """One sentence for people: what was broken, and what the run could not show."""
         broken = [f"{name} {getattr(self, name)}" for name in FAULTS if getattr(self, name)]
         said = "broken: " + ", ".join(broken) if broken else "no law was broken"
-        unasked = ("not_allowed", "unsettled")
+        unasked = ("not_allowed", "unsettled", "over_budget", "unguaranteed")
         unchecked = [name for name in FAULTS if getattr(self, name) is None and name not in unasked]
         if unchecked:
             why = "the sink does not say in which batch a row came"
@@ -180,6 +201,7 @@ class Evidence:
     @classmethod
     def read(cls, root: Path) -> Evidence:
         """Read the directory of a run."""
+        know_zones(root)
         policies = read_policies(root)
         batches = read_batches(root, policies)
         admitted, rejected = read_decided(root)
@@ -221,7 +243,9 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         history.replay()
     except NotAllowedError as error:
         forbidden = [str(error)]
-    laws = ("L2", "L3", "L4", "age") if says_turns else ("L2",)
+    laws = ("L2", "L3", "L4", "L9", "age", "budget") if says_turns else ("L2", "budget")
+    has_guarantees = says_turns and any(each.has_guarantees for each in evidence.contracts.values())
+    has_budgets = says_batch and any(batch.windows for batch in evidence.batches)
     for what in islice((*forbidden, *wrong, *(each for each in counted.findings if each.law in laws)), _MOST_SHOWN):
         print(what, file=sys.stderr)  # noqa: T201 - a program's findings
     return Account(
@@ -253,6 +277,12 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         unsettled=None
         if evidence.charged_units is None
         else abs(evidence.charged_units - int(cost_of(admitted["id"]).sum())),
+        over_budget=counted.count("budget") if has_budgets else None,
+        windows_ended=len(counted.promised.ended) if has_budgets else None,
+        budgets_spent=len(counted.promised.spent) if has_budgets else None,
+        budgeted_rows=counted.promised.rows if has_budgets else None,
+        unguaranteed=counted.count("L9") if has_guarantees else None,
+        guaranteed=counted.promised.compared if has_guarantees else None,
         model_steps=len(history.steps) if evidence.sightings else None,
         model_actions=f"{len(history.reached)} of {len(Batches.actions)}" if evidence.sightings else None,
     )
@@ -266,11 +296,16 @@ def audited(evidence: Evidence) -> list[AuditedBatch]:
     admitted, rejected = (_by_batch(each, each[BATCH].to_numpy()) for each in (evidence.admitted, evidence.rejected))
     over = evidence.rejected["id"][evidence.rejected["reason"] == "quota"]
     over_quota = frozenset(over.tolist())
+    names = [*offered["namespace"].unique()]
+    held = {
+        revision: frozenset(name for name in names if contracts.of(name).is_budgeted)
+        for revision, contracts in evidence.contracts.items()
+    }
     return [
         AuditedBatch(
             each.number, each.paid_ms, evidence.contracts[each.revision],
             arrived.get(at, ()), admitted.get(each.number, ()), rejected.get(each.number, ()),
-            over_quota, shares=each.shares,
+            over_quota, shares=each.shares, held=held[each.revision], windows=each.windows,
         )
         for at, each in enumerate(evidence.batches)
     ]  # fmt: skip

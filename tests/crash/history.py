@@ -38,6 +38,9 @@ class Batch:
     shares: Shares | None = None
     """What the job had of shared quotas; `None` where it had them for itself."""
 
+    windows: tuple[int, ...] | None = None
+    """Which hour, day and month it counted in; `None` where its policy has no budget."""
+
 
 def came_in(batches: Sequence[Batch], offered: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return the position of the batch in which each offered row came; `offered` says at which place it stands."""
@@ -72,7 +75,8 @@ def read_batches(root: Path, policies: Mapping[str, str]) -> list[Batch]:
         shares = None
         if epoch.share_micro_per_ms is not None:
             shares = _shares(policies[epoch.revision], epoch.share_micro_per_ms)
-        found.append(Batch(number, paid_ms, epoch.revision, read, shares))
+        windows = None if epoch.windows is None else tuple(epoch.windows.number.tolist())
+        found.append(Batch(number, paid_ms, epoch.revision, read, shares, windows))
     return found
 
 

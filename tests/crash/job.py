@@ -57,8 +57,11 @@ PARQUET: Final = "parquet"
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
 
-MESSAGES, TIME, COSTS = "messages", "time", "costs"
-"""What quotas limit; costs are known only when a row has come to the table, which is the stream that tells them."""
+MESSAGES, TIME, COSTS, CONTRACTS = "messages", "time", "costs", "contracts"
+"""What quotas limit; costs are known only when a row has come to the table, which is the stream that tells them.
+
+Contracts are quotas on messages with guarantees and budgets.
+"""
 
 ESTIMATE: Final = 100
 """What every row is estimated to cost."""
@@ -256,7 +259,7 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--source", choices=SOURCES, default=FILES)
-    parser.add_argument("--quotas", choices=(MESSAGES, TIME, COSTS), default=MESSAGES)
+    parser.add_argument("--quotas", choices=(MESSAGES, TIME, COSTS, CONTRACTS), default=MESSAGES)
     parser.add_argument("--shared", action="store_true")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))

@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
+from tests.crash.contracts import Promises
 from tests.crash.destination import DRAINING, PACED, PUSHES_BACK, Destination, with_destination
 from tests.crash.iceberg import ICEBERG
 from tests.crash.job import (
     BY_REFERENCES,
+    CONTRACTS,
     COSTS,
     DELTA,
     DELTA_CATALOG,
@@ -65,6 +67,7 @@ from tests.crash.sightings import note
 from tests.crash.tables import COSTS_TOLD
 from tests.crash.topic import KAFKA, Topic
 from tests.crash.workload import add_commits, add_files
+from tests.crash.zones import know_zones, make_zones
 from tests.recovery.processes import Job, kill_process
 from tests.sessions import ICEBERG as ICEBERG_JARS
 from tests.sessions import ROOT
@@ -121,6 +124,10 @@ class Lives:
         self._peer = None if seed % 2 or self._destination else Peer(exchange_of(root))
         if quotas == COSTS:
             (root / COSTS_TOLD).touch()
+        self._promises = Promises(seed)
+        if quotas == CONTRACTS:
+            make_zones(root)
+            know_zones(root)
         if sink == FUNCTION and seed % 2:
             (root / PUSHES_BACK).touch()
         self._dice = random.Random(seed)
@@ -211,6 +218,7 @@ class Lives:
         self._policies += 1
         policies = with_time(policies) if self.quotas == TIME else policies
         policies = with_units(policies) if self.quotas == COSTS else policies
+        policies = self._promises.with_promises(policies) if self.quotas == CONTRACTS else policies
         pushes_back = self._destination is not None or (self.root / PUSHES_BACK).exists()
         policies = with_destination(policies) if pushes_back else policies
         known.write_text(policies)
@@ -438,7 +446,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default=DELTA)
     parser.add_argument("--source", choices=SOURCES, default=FILES)
-    parser.add_argument("--quotas", choices=(MESSAGES, TIME, COSTS), default=MESSAGES, help="what they limit")
+    parser.add_argument(
+        "--quotas", choices=(MESSAGES, TIME, COSTS, CONTRACTS), default=MESSAGES, help="what they limit"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     parser.add_argument("--brief", action="store_true", help="let a life cost as little CPU time as it can")
     parser.add_argument("--frozen", action="store_true", help="freeze the job instead, beside the next run")

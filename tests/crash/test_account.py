@@ -235,6 +235,32 @@ def test_who_earns_time_is_expected_to_be_served(percent: float, starved: int) -
     assert account(timed(evidence, {"t": 100, "u": percent})).starved == starved
 
 
+def test_hour_that_has_more_than_its_budget_is_seen() -> None:
+    """Twenty batches are an hour, and the first has a message more than the other."""
+    for budget, over in ((20 * TURNS + 1, 0), (20 * TURNS, 2)):  # what is too much is taken off the next
+        evidence = run(messages_per_hour=budget)
+        batches = [replace(batch, windows=(batch.number // 20, 0, 0)) for batch in evidence.batches]
+        found = account(replace(evidence, batches=batches))
+        assert found.over_budget == over
+        assert faults(found).keys() <= {"over_budget"}
+        assert (found.windows_ended, found.budgets_spent, found.budgeted_rows) == (1, 1 + over // 2, 40 * TURNS + 1)
+    assert account(run()).over_budget is None
+
+
+@pytest.mark.parametrize(("shares", "unguaranteed"), [((10, 10, 1), 0), ((11, 10, 0), 1)])
+def test_who_has_less_than_it_is_guaranteed_is_seen(shares: tuple[int, ...], unguaranteed: int) -> None:
+    document = {
+        "resource_groups": {"g": {"publish": {"messages_per_second": 2 * TURNS, "burst_seconds": 0.5}}},
+        "tenants": {"t": {"resource_group": "g"}},
+        "namespaces": {"t/h": {"publish": {"guaranteed_messages_per_second": 2}}},
+    }
+    evidence = run(shares)
+    one = Contracts(parse_policies(yaml.safe_dump(document)), DIRECTION)
+    found = account(replace(evidence, contracts={**evidence.contracts, "one": one}))
+    assert (found.unguaranteed, found.guaranteed) == (unguaranteed, BATCHES - 1)
+    assert account(evidence).unguaranteed is None
+
+
 def simulated(*policies: tuple[dict[str, Any], int]) -> Evidence:
     """Return what a job without Spark leaves behind, under one quota of the group after another for so many batches."""
     documents = [

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import random
+import zoneinfo
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_throttle.policy import values
 from spark_throttle.spark.reference_pipeline import REFERENCES, way_of
+from tests.crash.contracts import Promises
 from tests.crash.history import contracts_of
 from tests.crash.plan import CLUSTER, draw_lives
 from tests.crash.points import OF_A_BATCH_SINK
-from tests.crash.policies import AMPLE, draw_policies, text_of
+from tests.crash.policies import AMPLE, NAMESPACES, draw_policies, text_of
 from tests.crash.put_back import PUT_BACKS
 from tests.crash.run import crash, points_of
+from tests.crash.zones import know_zones, make_zones
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +124,27 @@ def test_policies_of_the_program_differ_and_are_such_as_can_be_put_in_force() ->
     assert len(set(drawn)) > 100
     actions = {scope.on_excess for policy in revisions.values() for scope in policy.shared}
     assert actions == {"observe", "delay", "reject"}
+
+
+@pytest.fixture
+def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = zoneinfo.TZPATH
+    monkeypatch.setenv("PYTHONTZPATH", os.pathsep.join(before))
+    make_zones(tmp_path)
+    know_zones(tmp_path)
+    yield
+    zoneinfo.reset_tzpath(before)
+    values._time_zones.cache_clear()
+
+
+@pytest.mark.usefixtures("zones")
+def test_guarantees_and_budgets_of_the_program_are_such_as_can_be_put_in_force() -> None:
+    promises = Promises(1)
+    drawn = [promises.with_promises(text) for text in islice(draw_policies(random.Random(1)), 50)]
+    policies = contracts_of({str(number): text for number, text in enumerate(drawn)}).values()
+    assert {each.has_guarantees for each in policies} == {True, False}
+    assert any(each.of(name).is_budgeted for each in policies for name in NAMESPACES)
+    assert promises.with_promises(text_of(AMPLE)) == text_of(AMPLE)
 
 
 def test_points_have_names_of_their_own() -> None:

@@ -249,6 +249,27 @@ class Contracts:
         return Scope(key, limits, quota.on_excess, bound, quota.weight, time, claimed, burst_ms, budgets)
 
 
+def is_inside(scope: Scope, way: Contract, contracts: Contracts) -> bool:
+    """Return whether a namespace has a part of what a scope is guaranteed."""
+    keys = [each.key for each in way.scopes]
+    if scope.key not in keys:
+        return False
+    home = contracts.home_of(scope.key[1]) if scope.key[0] == "tenant" else None
+    return scope.key[0] != "tenant" or next((key[1] for key in keys if key[0] == "group"), None) == home
+
+
+def above_of(scope: Scope, way: Contract) -> list[Scope]:
+    """Return the scopes above one on a way that can hold rows."""
+    keys = [each.key for each in way.scopes]
+    return [each for each in way.scopes[keys.index(scope.key) + 1 :] if each.is_enforced]
+
+
+def holds_ms(scope: Scope) -> int:
+    """Return for how long a scope keeps what it earns: the least of its limits."""
+    limits = [limit for limit in scope.limits if limit is not None and limit.rate]
+    return min((*(limit.burst // limit.rate for limit in limits), scope.burst_ms))
+
+
 def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:
     if per_second is None:
         return None

@@ -15,7 +15,7 @@ from typing import Final
 
 from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.account import DIMENSIONS
-from tests.life.contract import MICRO, Contract, Contracts, Key, Scope, text_of
+from tests.life.contract import MICRO, Contract, Key, Scope, above_of, holds_ms, is_inside, text_of
 from tests.life.laws import Law, World
 from tests.life.laws_of_fairness import Sizes, served_in
 
@@ -60,7 +60,7 @@ class Guarantee(Law):
             rates = [rate if any(each.limits[d] for each in above) else None for d, rate in enumerate(scope.guaranteed)]
             if all(rate is None for rate in rates):
                 continue
-            passed_ms = min(world.passed_ms, *(_holds_ms(each) for each in (scope, *above)))
+            passed_ms = min(world.passed_ms, *(holds_ms(each) for each in (scope, *above)))
             windows = [*self._lacks.get(scope.key, [])[-_MOST_WINDOWS:], [0, 0]]
             for d, rate in enumerate(rates):
                 for lacks in windows:
@@ -104,24 +104,3 @@ class Guarantee(Law):
         """Forget who was behind."""
         self._lacks.clear()
         self._revision = ""
-
-
-def is_inside(scope: Scope, way: Contract, contracts: Contracts) -> bool:
-    """Return whether a namespace has a part of what a scope is guaranteed."""
-    keys = [each.key for each in way.scopes]
-    if scope.key not in keys:
-        return False
-    home = contracts.home_of(scope.key[1]) if scope.key[0] == "tenant" else None
-    return scope.key[0] != "tenant" or next((key[1] for key in keys if key[0] == "group"), None) == home
-
-
-def above_of(scope: Scope, way: Contract) -> list[Scope]:
-    """Return the scopes above one on a way that can hold rows."""
-    keys = [each.key for each in way.scopes]
-    return [each for each in way.scopes[keys.index(scope.key) + 1 :] if each.is_enforced]
-
-
-def _holds_ms(scope: Scope) -> int:
-    """Return for how long a scope keeps what it earns: the least of its limits."""
-    limits = [limit for limit in scope.limits if limit is not None and limit.rate]
-    return min((*(limit.burst // limit.rate for limit in limits), scope.burst_ms))

@@ -33,6 +33,7 @@ KINDS: Final = (
     ("files", "delta", "messages"), ("files", "delta-partitioned", "messages"), ("files", "function", "messages"),
     ("files", "paced", "messages"), ("files", "file-sink", "messages"), ("files", "parquet", "messages"),
     ("references", "delta", "messages"), ("references-delta", "delta", "messages"), ("files", "delta", "time"),
+    ("files", "delta", "contracts"),
 )  # fmt: skip
 """Source, sink and quotas of the jobs that may be killed."""
 
