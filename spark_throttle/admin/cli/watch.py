@@ -393,17 +393,23 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
 def _spent_cells(level: LevelExplanation, found: Explanation) -> dict[str, object]:
     """Return what is left of budgets, and what is reserved, if any level has any."""
     cells: dict[str, object] = {}
-    if any(_budgets(each) for each in found.levels):
-        cells["budgets"] = _budgets(level) or "none"
+    if any(_budgets(each, found.unit) for each in found.levels):
+        cells["budgets"] = _budgets(level, found.unit) or "none"
     if any(each.reserved_units for each in found.levels):
         cells["reserved"] = count(level.reserved_units)
     return cells
 
 
-def _budgets(level: LevelExplanation) -> str:
+def _budgets(level: LevelExplanation, unit: str) -> str:
     """Return the budgets of a level, with what is left of them where that is known."""
-    left = {each.budget: f"{each.left} of " for each in level.budgets}
-    return ", ".join(f"{left.get(key, '')}{most} {key}" for key, most in level.bounds.items() if "_per_" in key)
+    left, parts = {each.budget: each.left for each in level.budgets}, []
+    for key, most in level.bounds.items():
+        what, _, period = key.partition("_per_")
+        if period:
+            shown_as, named = (size, "") if what == "bytes" else (count, f" {unit if what == 'units' else what}")
+            of = f"{shown_as(left[key])} left of " if key in left else ""
+            parts.append(f"{of}{shown_as(most)}{named} a {period}".replace(" a hour", " an hour"))
+    return ", ".join(parts)
 
 
 def _held_by(found: Explanation) -> str:
