@@ -181,11 +181,8 @@ def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     cells = {"quota/s": _quota(scope, found.unit)}
     if found.exchange is not None:
         share = scope.shared
-        cells["share/s"] = (
-            ""
-            if share is None
-            else both((share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second))
-        )
+        rates = share and (share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second)
+        cells["share/s"] = both(rates, found.unit)
     cells |= {word + suffix: _passed(found, scope, word) for word in _COUNTS}
     cells |= {"waiting": _waiting(scope, found.unit), "oldest": wait(scope.oldest_waiting_ms)}
     cells["99 % within"] = wait(scope.waited_p99_ms or None)
@@ -272,7 +269,7 @@ def _waiting(scope: ScopeStatus, unit: str) -> str:
     return both((messages, in_bytes, units or None), unit) if messages else "0"
 
 
-def both(numbers: Numbers | None, unit: str = "units") -> str:
+def both(numbers: Numbers | None, unit: str) -> str:
     """Return numbers of messages, bytes and units for people to read; a part that is `None` is left out."""
     if numbers is None:
         return ""
