@@ -150,7 +150,12 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
     if model in (Quota, OtherQuota) and key in NamespaceQuota.model_fields:
         others = "scopes that they share, schedules and exceptions have none"
         return f"{key} is for namespaces, by a glob or the defaults; {others}"
+    what, _, period = str(key).partition("_per_")
+    if "units_per_second" in known and period == "minute":
+        return "unknown key; to limit what goes in a minute, give what is …_per_second a 60th, and burst_seconds: 60"
     hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"
+    if f"units_per_{period}" in known and not did_you_mean(what, ("messages", "bytes", "units")):
+        hint = f"; did you mean units_per_{period}? The job's unit names what they are"
     return f"unknown key{hint}"
 
 

@@ -8,7 +8,7 @@ have equal JSON. `codec` reads and writes documents; `compile` turns them into c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property
 from itertools import compress, product
@@ -59,7 +59,6 @@ from spark_throttle.policy.values import (
     empty_if_null,
     refused,
     sorted_once,
-    time_text,
 )
 from spark_throttle.policy.weekly_hours import LONGEST_CYCLE_MS, Phase, moments_ms, next_change_ms, phase_at, valid_at
 
@@ -156,7 +155,7 @@ class JobPolicy(ScopePolicy):
     """The quotas of the job; the calendar and the unit of the whole policy."""
 
     time_zone: TimeZone = "UTC"
-    """The zone in which hours, days and months begin for all budgets of the policy, such as `Europe/Berlin`."""
+    """The zone of the hours, days and months of all budgets, and of the hours of all schedules: `Europe/Berlin`."""
 
     reservation_seconds: Seconds = Field(default=Decimal(600), validate_default=True)
     """After how long a row whose cost nobody tells has cost its estimate."""
@@ -331,16 +330,25 @@ class PolicyDocument(PolicyPart):
     def _check_guarantees(self) -> Self:
         if has_guarantees(self):
             first_ms = min(self.ends_ms, default=LONGEST_CYCLE_MS) - LONGEST_CYCLE_MS
-            for now_ms in self.moments_ms(first_ms):
-                broken = next(broken_guarantees(self.at(now_ms)), None)
-                if broken is not None:
-                    path, problem = broken
-                    said = [f"at {time_text(now_ms)} and such times"] if self.scheduled_hours else []
-                    said += ["while exceptions are in force"] if now_ms < max(self.ends_ms, default=now_ms) else []
-                    when = f"{', '.join(said)}: " if said else ""
-                    context = {"path": path, "problem": when + problem}
-                    raise PydanticCustomError("broken_guarantee", "a guarantee cannot be kept", context)
+            moments_ms = [*self.moments_ms(first_ms)]
+            if self._first_broken(moments_ms) is not None:
+                # Hours that change nothing are not told.
+                moments_ms.sort(key=lambda at_ms: sum(self.phase(at_ms)[1]))
+                found = self._first_broken(moments_ms)
+                assert found is not None  # noqa: S101 - the same moments
+                now_ms, path, problem = found
+                hours = " and ".join(compress(self.scheduled_hours, self.phase(now_ms)[1]))
+                said = [f"at the hours {hours}"] if hours else []
+                said += ["while exceptions are in force"] if now_ms < max(self.ends_ms, default=now_ms) else []
+                when = f"{', '.join(said)}: " if said else ""
+                context = {"path": path, "problem": when + problem}
+                raise PydanticCustomError("broken_guarantee", "a guarantee cannot be kept", context)
         return self
+
+    def _first_broken(self, moments_ms: Iterable[int]) -> tuple[int, tuple[str, ...], str] | None:
+        """Return the first moment at which a guarantee cannot be kept, where that is, and why; `None` if all are."""
+        broken = ((now_ms, *each) for now_ms in moments_ms for each in broken_guarantees(self.at(now_ms)))
+        return next(broken, None)
 
     @cached_property
     def exceptions(self) -> tuple[tuple[str, ExceptionPolicy], ...]:

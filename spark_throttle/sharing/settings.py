@@ -186,12 +186,15 @@ class ExchangeOptions:
         return cls(fields["path"], fields["job"], ShareSettings(**fields["settings"]))
 
 
+_COUNTED: Final = {_MILLI: " of seconds", _PERCENT: ", such as 0.1", 1: ""}
+
+
 def _scaled(given: Mapping[str, Any], key: str, scale: int, default: int) -> int:
     value = given.get(key)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise ConfigurationError(f"exchange.{key} is {value!r}; give a number")
+        raise ConfigurationError(f"exchange.{key} is {value!r}; give a number{_COUNTED[scale]}")
     scaled = Decimal(str(value)) * scale
     if scaled != int(scaled):
         raise ConfigurationError(f"exchange.{key} is {value}; give a multiple of {Decimal(1) / scale}")

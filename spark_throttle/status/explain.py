@@ -33,7 +33,8 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, PolicyDocument
-from spark_throttle.policy.values import MAX_NAME_BYTES, time_text
+from spark_throttle.policy.values import MAX_NAME_BYTES
+from spark_throttle.policy.wall_time import local_time, zone_named
 from spark_throttle.policy.weekly_hours import next_change_ms
 from spark_throttle.status.explanation import (
     NO_NUMBERS,
@@ -114,8 +115,9 @@ def _schedules(document: PolicyDocument, paths: Collection[str], now_ms: int) ->
             hours = policy.hours_at(now_ms, zone)
             said = "none of its scheduled hours hold" if hours is None else f"its hours {hours} hold"
             next_ms = next_change_ms(policy.schedule, zone, now_ms)
-            until = "" if next_ms >= NEVER_MS else f" until {time_text(next_ms)}"
-            yield f"{path}: {said}{until}"
+            if next_ms < NEVER_MS:
+                said += f" until {local_time(zone_named(zone), next_ms).isoformat()} ({zone})"
+            yield f"{path}: {said}"
 
 
 def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:

@@ -82,16 +82,18 @@ def test_scale_of_a_chart_has_short_texts_that_differ(tmp_path: Path) -> None:
 def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
     destination = {"floor_messages_per_second": 1}
     policy = {"resource_group": "gold", "write_throttling": "2*delay*100", "destination": destination,
-              "publish": {"weight": 2}}  # fmt: skip
+              "publish": {"weight": 2}, "schedule": {"sat,sun": {"publish": {"weight": 3}}}}  # fmt: skip
     typed = {"resource_group": None, "locked": False, "publish.weight": None, "publish.on_excess": "delay",
              "dispatch.messages_per_second": 0, "dispatch.on_excess": "reject"}  # fmt: skip
     (changed,) = returned("policy_fields", "changedPolicy", [policy, typed], folder=tmp_path)
     assert changed == {
-        "write_throttling": "2*delay*100", "destination": destination,
+        "write_throttling": "2*delay*100", "destination": destination, "schedule": policy["schedule"],
         "dispatch": {"messages_per_second": 0, "on_excess": "reject"},
     }  # fmt: skip
     (said,) = returned("policy_fields", "otherText", [changed], folder=tmp_path)
-    assert said == "write_throttling: 2*delay*100, destination.floor_messages_per_second: 1"
+    assert said == (
+        "at sat,sun publish.weight: 3, write_throttling: 2*delay*100, destination.floor_messages_per_second: 1"
+    )
     (found,) = returned("policy_fields", "differences", [policy, changed], folder=tmp_path)
     none = "\u2013"
     assert found == [
@@ -109,6 +111,7 @@ def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
         ({"messages_per_second": 0, "on_excess": "reject"}, "0 messages/s, burst 10 s, weight 1, reject"),
         ({"max_message_bytes": 1024}, "largest message 1 KiB"),
         ({"weight": 3}, "weight 3"),
+        ({"units_per_month": 50_000_000, "bytes_per_day": 1024}, "bytes per day 1 KiB, units per month 50,000,000"),
         ({}, ""),
     ],
 )

@@ -11,6 +11,7 @@ from rich.console import Console
 from spark_throttle.admin.cli.watch import _as_sheet, status_lines, status_table, status_values
 from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.status import write_observation
+from spark_throttle.status.budget_status import BudgetStatus
 from spark_throttle.status.explain import explain_job
 from spark_throttle.status.status import read_status
 from tests.status.test_explain import run_batch
@@ -39,6 +40,17 @@ def test_explain_shows_a_share_beside_its_quota(tmp_path: Path) -> None:
     with_share = replace(found, levels=tuple(replace(level, share=(0.5, None, None)) for level in found.levels))
     heads, *_ = (line for line in on_screen(_as_sheet(with_share)).splitlines() if line.startswith("level"))
     assert heads.split()[:6] == ["level", "scope", "messages/s", "bytes/s", "share", "burst"]
+
+
+def test_explain_shows_budgets_in_the_unit_of_the_policy(tmp_path: Path) -> None:
+    run_batch(tmp_path, ["acme/x"] * 7)
+    found = explain_job(str(tmp_path), "acme/x")
+    bounds = {"messages_per_hour": 2000, "bytes_per_day": 2048, "units_per_month": 50_000_000}
+    spent = BudgetStatus("units_per_month", 50_000_000, 1_000_000, 49_000_000, resets_in_ms=0, lasts_ms=None)
+    of_one = replace(found.levels[0], bounds=bounds, budgets=(spent,))
+    shown = on_screen(_as_sheet(replace(found, levels=(of_one, *found.levels[1:]), unit="tokens")))
+    for part in ("2,000 messages an hour", "2 KiB a day", "49,000,000 left of 50,000,000 tokens a month"):
+        assert part in " ".join(shown.split())
 
 
 def test_status_shows_shares_and_what_is_wrong_with_the_exchange(tmp_path: Path, directory: Directory) -> None:

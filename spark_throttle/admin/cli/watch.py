@@ -181,11 +181,8 @@ def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     cells = {"quota/s": _quota(scope, found.unit)}
     if found.exchange is not None:
         share = scope.shared
-        cells["share/s"] = (
-            ""
-            if share is None
-            else both((share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second))
-        )
+        rates = share and (share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second)
+        cells["share/s"] = both(rates, found.unit)
     cells |= {word + suffix: _passed(found, scope, word) for word in _COUNTS}
     cells |= {"waiting": _waiting(scope, found.unit), "oldest": wait(scope.oldest_waiting_ms)}
     cells["99 % within"] = wait(scope.waited_p99_ms or None)
@@ -272,7 +269,7 @@ def _waiting(scope: ScopeStatus, unit: str) -> str:
     return both((messages, in_bytes, units or None), unit) if messages else "0"
 
 
-def both(numbers: Numbers | None, unit: str = "units") -> str:
+def both(numbers: Numbers | None, unit: str) -> str:
     """Return numbers of messages, bytes and units for people to read; a part that is `None` is left out."""
     if numbers is None:
         return ""
@@ -393,17 +390,23 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
 def _spent_cells(level: LevelExplanation, found: Explanation) -> dict[str, object]:
     """Return what is left of budgets, and what is reserved, if any level has any."""
     cells: dict[str, object] = {}
-    if any(_budgets(each) for each in found.levels):
-        cells["budgets"] = _budgets(level) or "none"
+    if any(_budgets(each, found.unit) for each in found.levels):
+        cells["budgets"] = _budgets(level, found.unit) or "none"
     if any(each.reserved_units for each in found.levels):
         cells["reserved"] = count(level.reserved_units)
     return cells
 
 
-def _budgets(level: LevelExplanation) -> str:
+def _budgets(level: LevelExplanation, unit: str) -> str:
     """Return the budgets of a level, with what is left of them where that is known."""
-    left = {each.budget: f"{each.left} of " for each in level.budgets}
-    return ", ".join(f"{left.get(key, '')}{most} {key}" for key, most in level.bounds.items() if "_per_" in key)
+    left, parts = {each.budget: each.left for each in level.budgets}, []
+    for key, most in level.bounds.items():
+        what, _, period = key.partition("_per_")
+        if period:
+            shown_as, named = (size, "") if what == "bytes" else (count, f" {unit if what == 'units' else what}")
+            of = f"{shown_as(left[key])} left of " if key in left else ""
+            parts.append(f"{of}{shown_as(most)}{named} a {period}".replace(" a hour", " an hour"))
+    return ", ".join(parts)
 
 
 def _held_by(found: Explanation) -> str:

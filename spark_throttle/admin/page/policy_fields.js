@@ -48,7 +48,7 @@ export function quotaText(quota = {}) {
   const all = Object.fromEntries(FIELDS.map(({ key, preset, isOfMany }) =>
     [key, quota[key] ?? (hasRate && !isOfMany ? preset : null)]));
   const parts = Object.entries(all).filter(([, value]) => value !== null)
-    .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${key.includes("bytes") ? size(each) : each}`))(value));
+    .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${key.includes("bytes") ? size(each) : count(each)}`))(value));
   return parts.join(", ") + (delaysAll(quota) ? ` (0 admits nothing: ${WAITS})` : "");
 }
 
@@ -62,10 +62,14 @@ export function exceptionText({ exception }, state) {
   return `${state === "ended" ? "exception ended" : "exception until"} ${until}: ${setsText(sets)} (${reason})`;
 }
 
+// What a policy sets at hours of the week, in words; none if it has no schedule.
+export const scheduleTexts = ({ schedule = {} }) =>
+  Object.entries(schedule).map(([hours, sets]) => `at ${hours} ${setsText(sets)}`);
+
 // What an entry says beside its quotas and its group: nothing that the form edits, and it stays as it is.
 export function otherText(policy, state) {
-  const { publish, dispatch, resource_group: group, locked, exception, ...others } = policy;
-  return [exceptionText(policy, state), locked ? "locked" : null, ...Object.entries(flat(others)).map(([path, value]) => `${path}: ${value}`)]
+  const { publish, dispatch, resource_group: group, locked, exception, schedule, ...others } = policy;
+  return [exceptionText(policy, state), ...scheduleTexts(policy), locked ? "locked" : null, ...Object.entries(flat(others)).map(([path, value]) => `${path}: ${value}`)]
     .filter(Boolean).join(", ");
 }
 

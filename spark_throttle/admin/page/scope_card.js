@@ -7,7 +7,7 @@ import { Rows, element, partMeter, setText } from "./elements.js";
 import { fairnessText } from "./fairness.js";
 import { FollowedChange } from "./followed_change.js";
 import { count, duration, percent, quantity, rateOf, some } from "./numbers.js";
-import { DIRECTIONS, exceptionText, quotaText } from "./policy_fields.js";
+import { DIRECTIONS, exceptionText, quotaText, scheduleTexts } from "./policy_fields.js";
 import { PolicyForm, entryOf } from "./policy_form.js";
 
 const MEMBERS = ["Namespace", "Weight", "Offered/s", "Admitted/s", "Backlog", "Share by weight"];
@@ -62,6 +62,7 @@ export class ScopeCard {
     if (!said.length) this.said.textContent = "no limit in either direction";
     const exception = exceptionText(entry.policy, entry.exception);
     if (exception) this.said.append(element("br"), element("small", { class: "exception" }, exception));
+    for (const hours of scheduleTexts(entry.policy)) this.said.append(element("br"), element("small", {}, hours));
   }
 
   // Show what the job did: its `job` of the status, and the numbers of the scope in it.
