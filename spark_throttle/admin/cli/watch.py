@@ -181,8 +181,9 @@ def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     cells = {"quota/s": _quota(scope, found.unit)}
     if found.exchange is not None:
         share = scope.shared
-        rates = share and (share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second)
-        cells["share/s"] = both(rates, found.unit)
+        cells["share/s"] = "" if share is None else both(
+            (share.share_messages_per_second, share.share_bytes_per_second, share.share_units_per_second), found.unit
+        )  # fmt: skip
     cells |= {word + suffix: _passed(found, scope, word) for word in _COUNTS}
     cells |= {"waiting": _waiting(scope, found.unit), "oldest": wait(scope.oldest_waiting_ms)}
     cells["99 % within"] = wait(scope.waited_p99_ms or None)
