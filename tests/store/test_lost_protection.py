@@ -46,6 +46,23 @@ GOLD = {"gold": {"publish": {"messages_per_second": 500, "bytes_per_second": 100
 FIVE = {"publish": {"messages_per_second": 5}}
 
 
+def test_what_is_lost_at_some_hours_says_which_and_what_is_lost_at_all_hours_says_none() -> None:
+    night = {"22:00-06:00": {"publish": {"messages_per_second": 0, "on_excess": "reject"}}}
+    sunday = {"sun": {"publish": {"on_excess": "observe"}}}
+    said = [str(loss) for loss in costs({"tenants": {"t": FIVE}}, {"tenants": {"t": {**FIVE, "schedule": night}}})]
+    assert said == [
+        (
+            "at the hours 22:00-06:00 tenants.t.publish.messages_per_second becomes 0 (it was 5): "
+            "what it holds is not admitted, but rejected"
+        )
+    ]
+    said = [str(loss) for loss in costs({"tenants": {"t": FIVE}}, {"tenants": {"t": {**FIVE, "schedule": sunday}}})]
+    assert said == ["at the hours sun tenants.t.publish.messages_per_second is lifted (it was 5)"]
+    before, after = ({"tenants": {"t": {"schedule": night, **each}}} for each in (FIVE, {}))
+    (lifted,) = (loss for loss in costs({**before, "job": FIVE}, {**after, "job": FIVE}) if loss.kind == "lifted")
+    assert str(lifted) == "tenants.t.publish.messages_per_second is lifted (it was 5)"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [

@@ -277,6 +277,9 @@ class Loss:
     on_excess: str | None = None
     """What a quota of 0 does with the rows that it holds; `None` where several differ."""
 
+    hours: tuple[str, ...] = ()
+    """The hours of schedules that hold whenever this is lost."""
+
     @property
     def is_end_of_own_emergency(self) -> bool:
         """Whether the change raises the entry's own quota of 0, or lifts its lock: who changes that entry means it."""
@@ -284,6 +287,10 @@ class Loss:
 
     def __str__(self) -> str:
         """Return the loss in words."""
+        return f"at the hours {' and '.join(self.hours)} {self._what}" if self.hours else self._what
+
+    @property
+    def _what(self) -> str:
         if self.kind == "no_policy":
             return "no limit is left in the whole policy: every row of every tenant is admitted"
         if self.kind == "unlocked":
@@ -291,7 +298,8 @@ class Loss:
         place = f"{self.path}: {self.key} of {self.where}" if self.where else f"{self.path}.{self.key}"
         if self.kind == "zero":
             fate = {"delay": f": under delay, {WAITS}", "reject": ", but rejected", None: ""}[self.on_excess]
-            return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is never admitted{fate}"
+            never = "not" if self.hours else "never"
+            return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is {never} admitted{fate}"
         if self.kind == "raised":
             return f"{place} is raised from 0 to {self.after}"
         of = f" for {self.after}" if self.after else ""

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from typing import TypeVar
 
 from spark_throttle.core.names.globs import holders, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.core.quota import NEVER_MS, Level
 from spark_throttle.policy.model import JobPolicy, NamespacePolicy, ScopePolicy
-from spark_throttle.policy.weekly_hours import moments_ms, phase_at
+from spark_throttle.policy.weekly_hours import moments_ms, phase_at, valid_at
 from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.entries import EMPTY, namespace_policy, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import Change, Entry, Key, Kind, PolicyStore
@@ -89,6 +90,12 @@ class Moments:
             judged.add(at_ms)
             at_ms = self._next_ms(judged)
         self.at_ms = NEVER_MS
+
+    @property
+    def hours(self) -> frozenset[str]:
+        """The hours, of schedules that were met, that hold at the present one of the moments."""
+        texts = sorted(self._hours)
+        return frozenset(compress(texts, valid_at(texts, self._zone, self.at_ms)))
 
     def policy(self, policy: P, zone: str) -> P:
         """Return an entry's policy as it is at the present one of the moments, in a time zone."""

@@ -116,11 +116,14 @@ class _Judgement:
         """Tenants of which a namespace's entry is written that names no group."""
 
     def losses(self) -> list[Loss]:
-        found = dict.fromkeys(
-            loss for change in self._changes for _ in self._moments.each() for loss in self._losses_of(change)
-        )
+        hours: dict[Loss, frozenset[str]] = {}
+        for change in self._changes:
+            for _ in self._moments.each():
+                for loss in [*self._losses_of(change)]:
+                    hours[loss] = hours.get(loss, self._moments.hours) & self._moments.hours
+        found = [replace(loss, hours=tuple(sorted(texts))) for loss, texts in hours.items()]
         if any(loss.kind == "lifted" for loss in found) and not any(map(_limits_of, self._entries_after())):
-            found = {Loss("no_policy", ""): None, **found}
+            found = [Loss("no_policy", ""), *found]
         return sorted(found, key=lambda loss: KINDS_OF_LOSS.index(loss.kind))
 
     def _losses_of(self, change: Change) -> Iterator[Loss]:
