@@ -170,9 +170,7 @@ class Reservations:
         units_before[joined] += charged[found[joined]]
         is_new = np.ones(keys, dtype=np.bool_)
         is_new[found[joined]] = False
-        first = np.full(keys, len(number), dtype=np.int64)
-        np.minimum.at(first, number, np.arange(len(number)))
-        at = first[is_new]
+        at = np.unique(number, return_index=True)[1][is_new]
         return Reservations(
             np.concatenate([self.identity, identity[at]]), np.concatenate([self.flow, flow[at]]),
             np.concatenate([rows_before, rows[is_new]]), np.concatenate([units_before, charged[is_new]]),

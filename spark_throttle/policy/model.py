@@ -369,10 +369,14 @@ class PolicyDocument(PolicyPart):
     @property
     def scopes(self) -> Iterator[tuple[str, ScopePolicy]]:
         """The policies of scopes behind the paths of their entries."""
+        return ((".".join(path), policy) for path, policy in self._entries)
+
+    @property
+    def _entries(self) -> Iterator[tuple[tuple[str, ...], ScopePolicy]]:
         named = {"resource_groups": self.resource_groups, "tenants": self.tenants, "namespaces": self.namespaces}
         for section, entries in named.items():
-            yield from ((f"{section}.{name}", policy) for name, policy in entries.items())
-        yield from (("defaults", self.defaults), ("job", self.job))
+            yield from (((section, name), policy) for name, policy in entries.items())
+        yield from ((("defaults",), self.defaults), (("job",), self.job))
 
     def phase(self, now_ms: int) -> Phase:
         """Return how many exceptions have ended at a moment, and which of `scheduled_hours` hold.
@@ -399,12 +403,7 @@ class PolicyDocument(PolicyPart):
         >>> PolicyDocument.model_validate({"tenants": {"acme": acme}}).first_of_units("publish")
         ('tenants', 'acme', 'publish', 'units_per_day')
         """
-        sections = {"resource_groups": self.resource_groups, "tenants": self.tenants, "namespaces": self.namespaces}
-        entries: list[tuple[tuple[str, ...], ScopePolicy]] = [
-            ((section, name), entry) for section, named in sections.items() for name, entry in named.items()
-        ]
-        entries += [(("defaults",), self.defaults), (("job",), self.job)]
-        distinct = {id(entry): (path, entry) for path, entry in reversed(entries)}  # of a million names, few
+        distinct = {id(entry): (path, entry) for path, entry in reversed([*self._entries])}  # of a million names, few
         for path, entry in distinct.values():
             for where, part in (((), entry), *(((where,), part) for where, part, _ in entry.parts)):
                 quota = getattr(part, direction)
