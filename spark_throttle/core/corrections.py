@@ -5,12 +5,15 @@ Processing time is measured after a batch (`measured_time`), and the units of a 
 difference as of the last batch: before it earns anything more. So a scope may end in debt, and repays it. What is given
 back fills a bucket up to its burst, and the refill that follows cuts what is beyond.
 
-What a guarantee has left, and who is ahead in the fair tree, go by the estimates: they are not corrected.
+The first batch that decides afterwards corrects the fair order too (`CorrectedRows`). What rows cost more counts there
+as if it had just left, so the others go first until they had as much. What rows cost less goes first to whom it was
+charged. It counts only if that batch is short of the resource: else nobody has less of it by the error. What a
+guarantee has left is not corrected: it goes by the estimates.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +49,38 @@ class Owed:
 
     shared_in_windows: Int64s | None = None
     """Shape (scopes, periods): the same of `shared`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CorrectedRows:
+    """Rows that left in earlier batches and turned out to cost other than they were charged; arrays run over entries.
+
+    A namespace may have several entries, each of some of its rows.
+    """
+
+    dimension: Int64s
+    """The `Dimension` of what is corrected."""
+
+    flow: Int64s
+    """The position of the namespace in `state.Flows`."""
+
+    messages: Int64s
+    """How many rows the entry is of."""
+
+    charged: Int64s
+    cost: Int64s
+
+    @classmethod
+    def of(cls, dimension: Dimension, flow: Int64s, messages: Int64s, charged: Int64s, cost: Int64s) -> CorrectedRows:
+        """Return entries of one dimension."""
+        return cls(np.full(len(flow), dimension, dtype=np.int64), flow, messages, charged, cost)
+
+    def with_more(self, more: CorrectedRows | None) -> CorrectedRows:
+        """Return these entries and others."""
+        if more is None:
+            return self
+        pairs = ((getattr(self, each.name), getattr(more, each.name)) for each in fields(self))
+        return CorrectedRows(*(np.concatenate(pair) for pair in pairs))
 
 
 def with_owed(state: DeciderState, owed: Owed, policy: CompiledPolicy) -> DeciderState:

@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.corrections import Owed, corrected_balances, in_dimension, with_owed
+from spark_throttle.core.corrections import CorrectedRows, Owed, corrected_balances, in_dimension, with_owed
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import Matches, match, positions_in
-from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Limits
+from spark_throttle.core.quota import MOST_NS, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
 from spark_throttle.core.usage import UsageReport
 
@@ -159,7 +159,13 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
     price[at] = np.where(tells, moved, price[at])
     priced_ms[at] = np.where(tells, state.advanced_to_ms, priced_ms[at])
     prices = _moved_means(state.prices, measured, int(window_ms.min()), now_ms=state.advanced_to_ms)
-    return replace(state, prices=prices, flows=replace(flows, price_ns=price, priced_ms=priced_ms))
+    # Nobody is ahead for what the rows of a batch took together beyond the price of that.
+    most = MOST_NS // max(state.prices.common_ns, 1)
+    common_ns = np.minimum(measured.common_ns, np.minimum(measured.messages, most) * state.prices.common_ns)
+    fair = CorrectedRows.of(
+        _TIME, at, measured.messages, measured.estimated_ns, measured.specific_ns + common_ns
+    ).with_more(state.corrected)
+    return replace(state, prices=prices, flows=replace(flows, price_ns=price, priced_ms=priced_ms), corrected=fair)
 
 
 def _moved_means(prices: MeanPrices, measured: MeasuredTime, window_ms: int, *, now_ms: int) -> MeanPrices:

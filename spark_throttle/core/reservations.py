@@ -40,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments, sums
-from spark_throttle.core.corrections import Owed, with_owed
+from spark_throttle.core.corrections import CorrectedRows, Owed, with_owed
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match, positions_in
 from spark_throttle.core.quota import (
     BUDGETS,
@@ -260,11 +260,15 @@ def settled(state: DeciderState, costs: LateCosts, policy: CompiledPolicy) -> tu
     goes_on = np.ones(len(opened), dtype=np.bool_)
     goes_on[at] = False
     after = with_owed(state, _owed(done, owed, state, policy), policy)
+    counts = np.flatnonzero((owed > 0) | ((owed < 0) & (True if done.unpaid is None else done.unpaid == 0)))
+    fair = CorrectedRows.of(
+        Dimension.UNITS, done.flow[counts], done.rows[counts], done.units[counts], cost[found[at]][counts]
+    ).with_more(state.corrected)
     by_flow = SettledCosts(
         sums(done.flow, np.maximum(-owed, 0), flows), sums(done.flow, np.maximum(owed, 0), flows),
         done.flow, int(done.rows.sum()), len(costs) - len(at), costs.unusable,
     )  # fmt: skip
-    return replace(after, reservations=opened.take(goes_on)), by_flow
+    return replace(after, reservations=opened.take(goes_on), corrected=fair), by_flow
 
 
 def _owed(done: Reservations, owed: Int64s, state: DeciderState, policy: CompiledPolicy) -> Owed:

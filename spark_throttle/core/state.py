@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
@@ -331,6 +332,9 @@ class DeciderState:
 
     reservations: Reservations = field(default_factory=Reservations.none)
     """The rows that left for an estimate, and whose costs are not known yet."""
+
+    corrected: CorrectedRows | None = None
+    """What the next batch corrects in the fair order; `None` for nothing, and after each batch."""
 
     @classmethod
     def initial(

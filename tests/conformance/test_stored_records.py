@@ -20,6 +20,7 @@ from spark_throttle.checkpoint.definition import Definition, OpenBatch
 from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
 from spark_throttle.control.notes import ExceptionInForce, NextPolicies, SignOfLife
+from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, Spent
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
@@ -138,6 +139,7 @@ STATE: Final = DeciderState(
     replace(Queue(*np.arange(10).reshape(5, 2)), identity=np.arange(4).reshape(2, 2)), ONE,
     MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
     Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(10).reshape(5, 2)),
+    CorrectedRows(*np.arange(10).reshape(5, 2)),
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,

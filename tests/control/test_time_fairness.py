@@ -128,7 +128,8 @@ def test_batch_that_takes_long_for_few_rows_makes_nobody_dear() -> None:
     batches = played(job, 40, dict.fromkeys(names, 60))
     messages = Counter(str(row.namespace) for batch in batches for row in batch.admitted)
     assert min(messages[name] for name in names) > 100
-    assert max(messages.values()) - min(messages[name] for name in names) <= 4  # two of a row at either end of the time
+    # A row that is alone in its batch takes 42 ms, as long as 19 of those that share one: so at either end of the time.
+    assert max(messages.values()) - min(messages[name] for name in names) <= 2 * 19
 
 
 def test_window_of_another_tenant_does_not_hold_up_what_a_batch_takes_together() -> None:

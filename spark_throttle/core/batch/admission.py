@@ -117,7 +117,8 @@ def plan_admission(  # noqa: PLR0913 - all that a batch depends on
     rows, candidates = entrance.rows, entrance.candidates(decisions)
     plan = plan_flows(
         candidates, entered.flows, entered.limits, entered.matches, shared, state.nodes, policy,
-        price_ns=entered.price_ns, lapsed=entrance.lapsed, new_weights=state.new_weights, now_ms=now_ms,
+        price_ns=entered.price_ns, lapsed=entrance.lapsed, corrected=entered.corrected,
+        new_weights=state.new_weights, now_ms=now_ms,
     )  # fmt: skip
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, UNUSABLE_AMOUNTS, Reason
+from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.limits.budgets import CalendarWindows, Spent
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
@@ -111,6 +112,9 @@ class BatchFlows:
     price_ns: Int64s | None
     """The processing time as which a message of each flow counts; `None` if no scope of the policy limits time."""
 
+    corrected: CorrectedRows | None
+    """What the batch corrects in the fair order, by these flows; `None` for nothing."""
+
 
 def enter(
     state: DeciderState,
@@ -138,7 +142,9 @@ def enter(
     if len(new_names):
         names = pa.concat_arrays([names, new_names])
     known = _refilled(state, names, matches, policy.namespace_limits, now_ms=now_ms)
-    changed = _NO_FLOWS if settled is None else settled.flows
+    corrected, changed = state.corrected, _NO_FLOWS if settled is None else settled.flows
+    if corrected is not None:
+        changed = np.concatenate([changed, corrected.flow])
     at = _concerned(known.flows, np.concatenate([state.queue.flow, position, state.reservations.flow, changed]))
     if len(at) == len(names):
         flows, queue_flow = known.flows, state.queue.flow
@@ -147,13 +153,14 @@ def enter(
         place[at] = np.arange(len(at))
         flows, matches = known.flows.take(at), taken(matches, at)
         position, queue_flow = place[position], place[state.queue.flow]
+        corrected = None if corrected is None else replace(corrected, flow=place[corrected.flow])
     # If no namespace is known yet, the arriving ones keep the numbers that they already have.
     is_numbered = not len(state.flows) and not len(read.unusable)
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1).take(read.name.astype(np.int64))
     return BatchFlows(
         known, at, flows, matches, matches.own_limits(policy), queue_flow, flow,
         read.amounts, read.unusable, read.reason, oversized(flow, read.amounts, matches, policy, observed=False),
-        _prices(flows, state, len(arrivals)) if policy.has_time else None,
+        _prices(flows, state, len(arrivals)) if policy.has_time else None, corrected,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import Room, is_short_of, limited_scopes, taken_by
+from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.guarantees import Above, Claims, decide_with_guarantees
@@ -126,6 +127,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     *,
     price_ns: Int64s | None,
     lapsed: Int64s | None,
+    corrected: CorrectedRows | None,
     new_weights: int,
     now_ms: int,
 ) -> FlowPlan:
@@ -139,6 +141,8 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         Shape (flows,): the time as which a message of each flow counts; `None` if no scope limits time.
     lapsed
         Shape (flows,): the number of first rows of each flow that became too old; `None` if none did.
+    corrected
+        What turned out to cost other than it was charged, by these flows; `None` for nothing.
     new_weights
         As in `DeciderState`.
     """
@@ -165,13 +169,16 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
     if is_short.any():  # otherwise no order matters
         short = scopes_where(is_short, scopes)
-        at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | flows.has_lead))
+        competes = (eligible > 0) | flows.has_lead
+        if corrected is not None:
+            competes[corrected.flow] = True
+        at = np.flatnonzero(by_row(np.logical_or, short >= 0) & competes)
         # A scope that only observes changes nothing: it counts alone, for its own marks.
         holding = enforcing_scopes(short, policy)
         short = np.where(by_row(np.logical_or, holding >= 0)[:, None], holding, short)
         contenders = Contenders.of(
             at, layout, flows, limits, matches, nodes, policy,
-            short=short, room=room.before, price_ns=price_ns, lapsed=lapsed,
+            short=short, room=room.before, price_ns=price_ns, lapsed=lapsed, corrected=corrected,
             tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         if new_weights:

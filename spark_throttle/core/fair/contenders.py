@@ -7,6 +7,9 @@ Names keep what a batch leaves: leads, and held rows. Where no scope runs short,
 and nothing is remembered. A held row may be gone before it goes: it was rejected, or it became too old. So leads are
 kept as if no node had sent the row that it holds.
 
+Of rows that left before, some turn out to have cost more than they were charged, or less (`corrections`). A batch adds
+that to the leads with which it begins, at each level. A node that is behind so, and has no row, is forgiven.
+
 What a row counts depends on which scopes run short, and on their room (`work`); a lead stays for many batches. So it is
 kept in work by the least rates on its parent's way, and a batch begins with it as it counts work itself: in the
 resource of which most is counted, so that no row leaves a larger lead than by those rates.
@@ -22,11 +25,20 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, honoured, let_pass
 from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout, cost
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.work import Rows, lasting_work, row_work, unit_work, until_the_end
+from spark_throttle.core.fair.work import (
+    Rows,
+    corrected_work,
+    lasting_work,
+    leaf_work,
+    row_work,
+    unit_work,
+    until_the_end,
+)
 from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits
@@ -151,6 +163,7 @@ class Contenders:
         room: Int64s,
         price_ns: Int64s | None,
         lapsed: Int64s | None,
+        corrected: CorrectedRows | None,
         tie: Int64s,
     ) -> Contenders:
         """Return the tree over some flows.
@@ -169,6 +182,8 @@ class Contenders:
             Shape (flows of the batch,): the time as which a message of each flow counts; `None` if none is limited.
         lapsed
             Shape (flows of the batch,): the number of first rows of each flow that became too old; `None` if none did.
+        corrected
+            What turned out to cost other than it was charged, by flows of the batch; `None` for nothing.
         tie
             The rank of each of `flow` among those that are otherwise equal.
         """
@@ -211,13 +226,18 @@ class Contenders:
             None if price_ns is None else price_ns[waits],
         )  # fmt: skip
         passing = until_the_end(room, short[waits], of_node, following)
-        work = row_work(layout, flow, above, tree, passing, policy, price_ns)
+        units = leaf_work(above, tree, passing, policy)
+        work = None if units is None else row_work(layout, flow, units, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.totals, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
         measures = _measures(tree, scopes, above, passing, policy)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at)
         held = _held(flows.held[flow].T, layout.segments.counts[flow], None if lapsed is None else lapsed[flow])
         standing = _as_counted(standing, tree, measures, rows, held)
+        if corrected is not None and units is not None:
+            place = np.full(len(layout.segments.counts), -1, dtype=np.int64)
+            place[flow] = np.arange(len(flow))
+            standing = _corrected(standing, tree, corrected_work(corrected, place, units))
         return cls(flow, tree, standing, scopes, rows, tie[order], placed, measures)
 
     def under_new_weights(self, eligible: Int64s, levels: int) -> Contenders:
@@ -301,7 +321,7 @@ class Contenders:
 def _measures(
     tree: Tree, scopes: tuple[Int64s, Int64s, Int64s], short: Int64s, passing: Int64s, policy: CompiledPolicy
 ) -> tuple[Measure, Measure]:
-    """Return the measures of the leads below and beside the tenants' nodes; `short` and `passing` as in `row_work`."""
+    """Return the measures of the leads below and beside the tenants' nodes; `short` and `passing` as in `unit_work`."""
     nodes = len(tree.levels[1])
     pace = paces(policy.shared)
     if not (pace[:, 1:] != UNLIMITED).any():
@@ -363,6 +383,12 @@ def _as_counted(kept: Standing, tree: Tree, measures: tuple[Measure, Measure], r
     standing = Standing(counted, below.counted(kept.tenant_leads), (held[0], held[1]))
     sent = _sent(tree, rows, standing)
     return replace(standing, leads=tuple(each + work for each, work in zip(counted, sent, strict=True)))
+
+
+def _corrected(standing: Standing, tree: Tree, work: Int64s) -> Standing:
+    """Return the standing after so much more, or less, work of each leaf was served before."""
+    leads = tuple(lead + tree.sums(work, height) for height, lead in enumerate(standing.leads))
+    return replace(standing, leads=leads, tenant_leads=standing.tenant_leads + tree.sums(work, 1))
 
 
 def _sent(tree: Tree, rows: Rows, standing: Standing) -> tuple[Int64s, ...]:

@@ -37,7 +37,8 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total
+from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total, sums
+from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.fair.layout import Layout, cost
 from spark_throttle.core.fair.tree import Tree
 from spark_throttle.core.limits.budgets import paces
@@ -54,7 +55,9 @@ AMOUNT: Final = 1 << 12
 MILLISECOND: Final = 1 << 24
 """The work of a millisecond of a core where time alone is limited."""
 
-MOST_WORK: Final = 1 << 40
+_MOST_WORK_BITS: Final = 40
+
+MOST_WORK: Final = 1 << _MOST_WORK_BITS
 """The most work that one row counts: 2**24 messages."""
 
 _SUM_BITS: Final = 60
@@ -252,32 +255,28 @@ def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:
     return token_work(least).T
 
 
-def row_work(
-    layout: Layout,
-    flow: Int64s,
-    scopes: Int64s,
-    tree: Tree,
-    passing: Int64s,
-    policy: CompiledPolicy,
-    price_ns: Int64s | None,
-) -> Int64s | None:
-    """Return the work of each row of `layout`; `None` where every row counts `MESSAGE`.
+def leaf_work(scopes: Int64s, tree: Tree, passing: Int64s, policy: CompiledPolicy) -> list[Int64s] | None:
+    """Return the `unit_work` of each leaf's node; `None` where every row counts `MESSAGE`."""
+    pace = paces(policy.shared)
+    if not np.append(by_row(np.logical_or, pace[:, 1:] != UNLIMITED), False)[scopes].any():
+        return None
+    return [unit[tree.levels[0].parent] for unit in unit_work(scopes, tree, passing, pace)]
+
+
+def row_work(layout: Layout, flow: Int64s, units: list[Int64s], price_ns: Int64s | None) -> Int64s:
+    """Return the work of each row of `layout`.
 
     Parameters
     ----------
     flow
         The flow of each leaf of the tree; rows of others count a message.
-    scopes, passing
-        As in `unit_work`.
+    units
+        As `leaf_work` returns it.
     price_ns
         Shape (flows,): the time of a message; `None` if no scope limits time.
     """
-    pace = paces(policy.shared)
-    if not np.append(by_row(np.logical_or, pace[:, 1:] != UNLIMITED), False)[scopes].any():
-        return None
-    node, flows = tree.levels[0].parent, len(layout.segments.counts)
-    each_message, *others = (unit[node] for unit in unit_work(scopes, tree, passing, pace))
-    of_message = np.maximum(each_message >> TOKEN_BITS, 1)
+    flows, (each_message, *others) = len(layout.segments.counts), units
+    of_message = _message_work(each_message)
     if price_ns is not None:
         of_message = np.maximum(of_message, work_of_time(price_ns[flow], others[-1]))
     by_message = np.full(flows, MESSAGE)
@@ -292,6 +291,50 @@ def row_work(
             amounts >>= TOKEN_BITS
             work = np.maximum(work, amounts)
     return np.broadcast_to(work, len(layout.totals[0]) - 1)
+
+
+def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s]) -> Int64s:
+    """Return by how much more each leaf's earlier rows count at what they cost than at what they were charged.
+
+    They count as rows that leave now: by what runs short, and as a message at least, whatever they cost.
+
+    Parameters
+    ----------
+    place
+        Shape (flows,): the leaf of each flow, -1 for none.
+    units
+        As `leaf_work` returns it.
+
+    Returns
+    -------
+    Shape (leaves,): negative where they cost less.
+
+    Examples
+    --------
+    Rows of two units and of none cost seven and one, where a unit is short and counts as a message:
+
+    >>> units = [np.array([each << TOKEN_BITS]) for each in (MESSAGE, 0, MESSAGE)]
+    >>> two, nothing = np.array([2, 0]), np.zeros(2, dtype=np.int64)
+    >>> rows = CorrectedRows.of(Dimension.UNITS, nothing, nothing + 1, two, np.array([7, 1]))
+    >>> (corrected_work(rows, nothing[:1], units) // MESSAGE).tolist()
+    [5]
+    """
+    entries = np.flatnonzero((place[corrected.flow] >= 0) & (corrected.dimension < len(units)))
+    leaf, kind = place[corrected.flow[entries]], corrected.dimension[entries]
+    token, message = np.stack(units)[kind, leaf], _message_work(units[Dimension.MESSAGES][leaf])
+    messages = message * np.minimum(corrected.messages[entries], MOST_WORK // message)
+    a_token = np.where(kind == Dimension.TIME, MICRO << TOKEN_BITS, 1 << TOKEN_BITS)
+    cost, charged = (
+        np.maximum(proportional(each[entries], token, a_token, most_bits=_MOST_WORK_BITS), messages)
+        for each in (corrected.cost, corrected.charged)
+    )
+    leaves = len(units[Dimension.MESSAGES])
+    return np.clip(sums(leaf, cost, leaves) - sums(leaf, charged, leaves), -MOST_WORK, MOST_WORK)
+
+
+def _message_work(of_message: Int64s) -> Int64s:
+    """Return the work of a row that has nothing but its message."""
+    return np.maximum(of_message >> TOKEN_BITS, 1)
 
 
 def _widest(scopes: Int64s, is_counted: Bools) -> tuple[Int64s, Int64s]:
