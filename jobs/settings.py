@@ -31,15 +31,14 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class SourceSettings(_Settings):
-    """The source of the rows."""
+class StreamSettings(_Settings):
+    """A stream that the job reads."""
 
     format: Literal["throttle_load", "kafka", "delta", "parquet", "json"]
     path: str | None = None
     schema_ddl: str | None = Field(default=None, alias="schema")
     options: dict[str, Option] = {}
     select: list[str] = []
-    decide_on: Literal["auto", "references", "staged"] = "auto"
 
     @model_validator(mode="after")
     def _check_needs(self) -> Self:
@@ -50,6 +49,19 @@ class SourceSettings(_Settings):
         return self
 
 
+class SourceSettings(StreamSettings):
+    """The source of the rows."""
+
+    decide_on: Literal["auto", "references", "staged"] = "auto"
+
+
+class CostSettings(StreamSettings):
+    """The source of late costs."""
+
+    identity: str
+    units: str
+
+
 class ThrottleSettings(_Settings):
     """The arguments of the throttle."""
 
@@ -57,6 +69,7 @@ class ThrottleSettings(_Settings):
     namespace: str
     size: str | None = None
     units: str | None = None
+    reservation: str | None = None
     order_by: list[str] = []
     direction: Literal["publish", "dispatch"] = "publish"
 
@@ -124,6 +137,7 @@ class JobSettings(_Settings):
 
     source: SourceSettings
     throttle: ThrottleSettings
+    costs: CostSettings | None = None
     exchange: ExchangeSettings = ExchangeSettings()
     sink: SinkSettings
     rejected: RejectedSettings | None = None
@@ -134,6 +148,12 @@ class JobSettings(_Settings):
     stop_after_seconds: Seconds | None = Field(default=None, gt=0)
     report_seconds: Seconds = Field(default=Decimal(60), gt=0)
     spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _check_costs(self) -> Self:
+        if self.costs is not None and self.throttle.reservation is None:
+            raise ValueError("costs: they settle what rows reserved; give throttle.reservation, or leave costs out")
+        return self
 
     @property
     def may_be_referred_to(self) -> bool:
@@ -194,8 +214,10 @@ sink: a value is required; checkpoint: a value is required; check_point: unknown
 
 
 def _problem(item: Any) -> str:  # noqa: ANN401 - an ErrorDetails whose `ctx` depends on its type
-    *scope, last = loc = item["loc"]
-    said = item["msg"].removeprefix("Value error, ")
+    said, loc = item["msg"].removeprefix("Value error, "), item["loc"]
+    if not loc:  # several sections do not go together
+        return str(said)
+    *scope, last = loc
     if item["type"] == "extra_forbidden":
         known = _keys(_model_at(JobSettings, scope))
         hint = did_you_mean(str(last), known) or f"; the keys here are {', '.join(known)}"

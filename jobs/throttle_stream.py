@@ -22,7 +22,15 @@ if __name__ == "__main__":  # Python puts the folder of this file on its path, a
     sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from jobs.settings import JobSettings, load_settings
-from jobs.wiring import make_throttle, open_session, read_stream, start_query, stop_between_batches, wait_for_end
+from jobs.wiring import (
+    make_throttle,
+    open_session,
+    read_events,
+    read_stream,
+    start_query,
+    stop_between_batches,
+    wait_for_end,
+)
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreError
 from spark_throttle.spark import Throttle
 
@@ -43,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is not a failure of the program
         return 2
     spark = open_session(settings)
-    query = start_query(throttle, read_stream(throttle, spark, settings), settings)
+    costs = None if settings.costs is None else read_events(spark, settings.costs)
+    query = start_query(throttle, read_stream(throttle, spark, settings), settings, costs)
     logger.info("query %s (%s) is running", settings.query_name, query.id)
     _follow(query, throttle, settings)
     return 0

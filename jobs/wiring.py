@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jobs.settings import ExchangeSettings, JobSettings, SourceSettings, ThrottleSettings
+from jobs.settings import ExchangeSettings, JobSettings, StreamSettings, ThrottleSettings
 from spark_throttle.load.source import ThrottleLoadSource
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.reference_stream import ReferenceStream
@@ -27,7 +27,7 @@ def open_session(settings: JobSettings) -> SparkSession:
     return builder.getOrCreate()
 
 
-def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
+def read_events(spark: SparkSession, source: StreamSettings) -> DataFrame:
     """Return the source's stream with its `select` applied."""
     if source.format == ThrottleLoadSource.name():
         spark.dataSource.register(ThrottleLoadSource)
@@ -57,14 +57,17 @@ def make_throttle(settings: ThrottleSettings, exchange: ExchangeSettings | None 
         namespace=settings.namespace,
         size=settings.size,
         units=settings.units,
+        reservation=settings.reservation,
         order_by=settings.order_by or None,
         direction=settings.direction,
         exchange=None if exchange is None or exchange.path is None else exchange.model_dump(),
     )
 
 
-def start_query(throttle: Throttle, events: DataFrame | ReferenceStream, settings: JobSettings) -> StreamingQuery:
-    """Start the throttled query."""
+def start_query(
+    throttle: Throttle, events: DataFrame | ReferenceStream, settings: JobSettings, costs: DataFrame | None = None
+) -> StreamingQuery:
+    """Start the throttled query, whose rows a stream of late costs may settle."""
     sink, trigger = settings.sink, settings.trigger
     kind: dict[str, Any] = (
         {"availableNow": True} if trigger.available_now else {"processingTime": trigger.processing_time}
@@ -77,6 +80,8 @@ def start_query(throttle: Throttle, events: DataFrame | ReferenceStream, setting
         .queryName(settings.query_name)
         .trigger(**kind)
     )
+    if settings.costs is not None and costs is not None:
+        writer = writer.settled_by(costs, settings.costs.identity, settings.costs.units)
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     if settings.rejected is not None:

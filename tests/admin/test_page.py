@@ -96,6 +96,15 @@ def test_shares_are_shown_where_jobs_share_quotas(shown: ShownPage) -> None:
     assert shown.complaints() == []
 
 
+def test_costs_that_are_not_told_yet_are_shown_as_estimated(shown: ShownPage) -> None:
+    shown.sign_in("viewer")
+    shown.served.service.put("resource_group", "gold", {"publish": {"messages_per_second": 10_000}}, Author("ann"))
+    for _ in range(2):
+        shown.job.batch({"acme/a": 3}, units=5, identity=7)
+    shown.wait_for("[data-group=gold] .figures", text="Cost not told yet 6 messages, estimated at 30 units")
+    assert shown.complaints() == []
+
+
 def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit("publish.bytes_per_second", "many")

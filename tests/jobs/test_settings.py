@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from demos.demo import GROUPS, OVERLOADED, demo_settings
-from jobs.settings import JobSettings, SourceSettings, load_settings, parse_settings
+from jobs.settings import CostSettings, JobSettings, SourceSettings, load_settings, parse_settings
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.load.traffic import LoadOptions
 from spark_throttle.policy.yaml_text import read_yaml
@@ -51,10 +51,16 @@ def check_section(section: dict[str, Any], model: type[BaseModel], path: str) ->
         value, dotted = section[key], f"{path}{key}"
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
         inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        if inner is not None:
+        if inner is not None and value is not None:
             check_section(value, inner, f"{dotted}.")
         elif not field.is_required():
             assert field.default == SAID_IN_A_COMMENT.get(dotted, value), dotted
+
+
+def test_comment_on_the_costs_names_all_their_settings() -> None:
+    comment = CONF.read_text().partition("\ncosts: null")[0].rpartition("\n\n")[2]
+    keys = [field.alias or name for name, field in CostSettings.model_fields.items()]
+    assert [key for key in keys if not re.search(rf"\b{key}\b", comment)] == []
 
 
 def test_file_names_every_format_of_a_source() -> None:
@@ -116,6 +122,11 @@ def test_override_replaces_one_setting(override: str, expected: Any) -> None:
         ("source.format=delta", "^source: a delta source needs a path$"),
         ("source.format=json", "^source: a stream of json files needs a schema"),
         ("trigger.available_now=true", r"^trigger: give either processing_time, or"),
+        (
+            "costs={format: kafka, identity: id, units: n}",
+            "^costs: they settle what rows reserved; give throttle.reservation",
+        ),
+        ("costs={format: kafka, identity: id}", "^costs.units: a value is required$"),
         ("sink.table=t", "^sink: path and table are both given; keep one$"),
         ("checkpoint.x=5", r"^checkpoint: .* Input should be a valid string$"),
         ("stop_after_seconds=0", r"^stop_after_seconds: .*greater than 0"),

@@ -180,9 +180,20 @@ def test_query_is_written_as_the_settings_say() -> None:
     ]
 
 
+def test_rows_are_settled_by_the_stream_that_the_settings_name() -> None:
+    settings = settings_of(
+        throttle={**SMALL["throttle"], "units": "estimate", "reservation": "id"},
+        costs={"format": "delta", "path": "told", "identity": "of", "units": "cost"},
+    )
+    throttle = Recorder()
+    start_query(cast("Any", throttle), cast("Any", "the events"), settings, cast("Any", "the costs"))
+    assert throttle.called("settled_by") == [(("the costs", "of", "cost"), {})]
+
+
 def test_what_is_not_set_is_not_called() -> None:
     throttle = started(settings_of())
-    assert not [name for name, _, _ in throttle.calls if name in ("partitionBy", "rejected", "usage", "toTable")]
+    optional = ("partitionBy", "rejected", "usage", "toTable", "settled_by")
+    assert not [name for name, _, _ in throttle.calls if name in optional]
 
 
 def test_table_and_sinks_without_a_path_are_started_as_such() -> None:

@@ -64,6 +64,12 @@ class ScopeNumbers(BaseModel):
 
     waited_p95_ms: int
     waited_p99_ms: int
+    reserved_messages: int
+    """Messages that have left, and whose costs are not told yet."""
+
+    reserved_units: int
+    """What these were estimated to cost."""
+
     messages_per_second: float | None
     bytes_per_second: float | None
     units_per_second: float | None

@@ -105,6 +105,7 @@ export class ScopeCard {
       ...debts.map(([owed, seconds, each]) => figure("In debt", `${each === "bytes" ? quantity(owed, each) : each === "units" ? `${count(owed)} ${job.unit}` : some(owed, "message")}, for ${duration(seconds * 1000)}`)),
       ...(share === null ? [] : [figure("Share of quota", `${quantity(share, dimension)} of ${quantity(quota, dimension)}/s`)]),
       figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
+      ...(scope.reserved_units ? [figure("Cost not told yet", `${some(scope.reserved_messages, "message")}, estimated at ${count(scope.reserved_units)} ${job.unit}`)] : []),
       figure("Held back by this quota", some(scope.held_messages, "message")),
       figure("Half left within", duration(scope.waited_p50_ms)),
       figure("99 % left within", duration(scope.waited_p99_ms)),
