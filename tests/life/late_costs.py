@@ -6,6 +6,7 @@ account of a life is corrected by it, so that every law on tokens holds for what
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,9 +14,15 @@ from typing import Final
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Cost, Row
-from tests.life.contract import MAX_SIZE_BYTES, Contracts, Key, text_of
+from tests.life.contract import MAX_SIZE_BYTES, MICRO, Contracts, Key, text_of
 
 RESERVATION_SECONDS: Final = 30
+CHANGED: Final[Key] = ("namespace", "")
+"""Stands for no scope, among those that did not charge a row: another policy came since it left."""
+
+_AT_ONCE_BATCHES: Final = 4
+"""Costs are told of rows that left in so many batches at most."""
+
 _TIMES: Final = ((0, 1), (1, 2), (1, 1), (2, 1), (5, 1))
 _NEVER: Final = 4
 
@@ -57,6 +64,32 @@ class _Reserved:
 
 
 @dataclass(slots=True)
+class Recounts:
+    """What the costs that batches brought change of what namespaces were served.
+
+    The fair order is not corrected by what is given back of rows that left under another policy.
+    """
+
+    of_batch: dict[str, int] = field(default_factory=dict)
+    """By namespace, in micro-tokens: negative where the newest batch told less than was estimated."""
+
+    at_once: int = 0
+    """By how much what was told of all in a few batches was apart from the estimates, at most."""
+
+    _newest: deque[int] = field(default_factory=lambda: deque(maxlen=_AT_ONCE_BATCHES))
+
+    def note(self, owed: Sequence[tuple[str, int, Collection[Key]]]) -> None:
+        """Note what a batch settled."""
+        found: dict[str, int] = defaultdict(int)
+        for name, units, lost in owed:
+            if units > 0 or CHANGED not in lost:
+                found[name] += MICRO * units
+        self.of_batch = dict(found)
+        self._newest.append(sum(abs(each) for each in found.values()))
+        self.at_once = max(self.at_once, sum(self._newest))
+
+
+@dataclass(slots=True)
 class Reservations:
     """The reservations of a life, by their identities, each of one row."""
 
@@ -85,6 +118,7 @@ class Reservations:
         """Note that another policy came with a batch."""
         for each in self._open.values():
             was = {scope.key: scope for scope in before.of(each.name).scopes}
+            each.lost.setdefault(CHANGED, number)
             for scope in after.of(each.name).scopes:
                 old = was.get(scope.key)
                 is_limited = old is not None and old.limits[1] is not None and scope.limits[1] is not None

@@ -16,7 +16,7 @@ from spark_throttle.testing.simulation.query import SimulatedBatch, costs_nothin
 from spark_throttle.testing.simulation.rows import Row
 from tests.life.account import Account
 from tests.life.contract import Contracts, text_of
-from tests.life.late_costs import Reservations
+from tests.life.late_costs import Recounts, Reservations
 
 LONGEST_HOLD_MS: Final = 1_000
 """Longest delay that a Pegasus string of `policies` asks for."""
@@ -42,6 +42,7 @@ class World:
     job: SimulatedJob
     account: Account
     reservations: Reservations = field(default_factory=Reservations)
+    recounts: Recounts = field(default_factory=Recounts)
     waiting: dict[str, list[Row]] = field(default_factory=dict)
     """The rows of each namespace that wait after the last batch, in order."""
 

@@ -86,9 +86,13 @@ class Fairness(Law):
                 name = text_of(letter.row.namespace)
                 wanted[name] = [wanted[name][d] + self._sizes.message(name, d) for d in (0, 1)]
         held = {name for name in {*wanted, *world.waited} if world.may_be_held(name)}
-        largest = self._sizes.largest(0), self._sizes.largest(1)
+        served = served_in(batch)
+        for name, more in world.recounts.of_batch.items():
+            served[name][1] += more
+        # When costs are told, who cost more than estimated is ahead by all of that at once; who cost less is behind.
+        largest = self._sizes.largest(0), max(self._sizes.largest(1), world.recounts.at_once)
         contracts = world.contracts(batch.revision)
-        for behind in self._ideal.behind(contracts, served_in(batch), wanted, held, largest):
+        for behind in self._ideal.behind(contracts, served, wanted, held, largest):
             if behind.is_too_far:
                 yield str(behind)
 
@@ -103,7 +107,8 @@ class Starvation(Law):
     They may be of different groups, of one and of none, or of two tenants: no namespace that may go waits for another
     for longer than a few messages of each, one of the largest a level, which goes early and delays the others, and
     what weights and rates of their scopes explain. How a scope is divided between groups is another question: one that
-    gets a tenth of what is due to it does not starve.
+    gets a tenth of what is due to it does not starve. That rows cost more than estimated explains that their namespace
+    waits, and that they cost less that it is served.
     """
 
     name = "Starvation"
@@ -121,7 +126,7 @@ class Starvation(Law):
         contracts = world.contracts(batch.revision)
         before, self._contracts = self._contracts or contracts, contracts
         self._sizes.note(batch.arrived)
-        served = served_in(batch)
+        served, recounted = served_in(batch), world.recounts.of_batch
         backlogged = sorted(name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name))
         message = {name: (self._sizes.message(name, 0), self._sizes.message(name, 1)) for name in backlogged}
         # One whose other scopes have no more than a message left was as good as stopped by them.
@@ -145,7 +150,10 @@ class Starvation(Law):
                 if not (has_tokens.get((one, scope.key)) and has_tokens.get((other, scope.key))):
                     continue
                 behind = kept[at] = self._behind.get(at, [Fraction(0), Fraction(0)])
-                if self._is_starved(behind, scope, (one, other), found, served):
+                told = max(recounted.get(one, 0), 0), min(recounted.get(other, 0), 0)
+                counted = {name: [served[name][0], served[name][1] + more]
+                           for name, more in zip((one, other), told, strict=True)}  # fmt: skip
+                if self._is_starved(behind, scope, (one, other), found, counted, world.recounts.at_once):
                     more = ", ".join(f"{float(value / MICRO):g}" for value in behind)
                     yield (
                         f"{one!r} is short of {scope.key[0]} {scope.key[1]!r} alone and starves, while {other!r}, "
@@ -161,6 +169,7 @@ class Starvation(Law):
         names: tuple[str, str],
         found: tuple[Contract, Contract],
         served: dict[str, list[int]],
+        recounted: int,
     ) -> bool:
         """Add what one is behind another in a batch; return whether it is too much in all dimensions that count."""
         limited = {d for c in found for each in c.enforced for d in (0, 1) if each.limits[d] is not None}
@@ -174,7 +183,7 @@ class Starvation(Law):
             behind[d] = max(Fraction(0), behind[d] + ahead)
             message = sum(_counted_in(d, scope, [self._sizes.message(name, e) for e in (0, 1)]) for name in names)
             largest = _counted_in(d, scope, [self._sizes.largest(e) for e in (0, 1)])
-            allowed = (self._TURNS + 1) * message + self._LEVELS * largest
+            allowed = (self._TURNS + 1) * message + self._LEVELS * largest + (recounted if d else 0)
             is_starved &= behind[d] > allowed * explained
         return is_starved
 

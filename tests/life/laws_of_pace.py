@@ -40,7 +40,8 @@ class Pace(Law):
     """L3 in time: as `Fairness`, in a scope that limits both resources and is the only one that either passes.
 
     Only namespaces whose rows are all of one size are compared: for others, the resource that takes longer depends on
-    the span of time that is asked about. Where somebody is guaranteed something, that goes first.
+    the span of time that is asked about. Where somebody is guaranteed something, that goes first. Where costs are told
+    late, who goes first is corrected by them.
     """
 
     name = "Pace"
@@ -65,7 +66,8 @@ class Pace(Law):
         served = defaultdict(lambda: [0, 0], served_in(batch))
         backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name)]
         kept: dict[tuple[str, str], _Pair] = {}
-        for names in combinations(() if contracts.has_guarantees else sorted(backlogged), 2):
+        is_exact = not contracts.has_guarantees and not world.recounts.at_once
+        for names in combinations(sorted(backlogged) if is_exact else (), 2):
             found = contracts.of(names[0]), contracts.of(names[1])
             limits = _limits_of(*found)
             weights = self._sizes.rivals(contracts, *names)

@@ -450,7 +450,9 @@ class Life:
         self._is_put_back = False
         if batch.number - 1 in self._first:
             before = world.contracts(self._first[batch.number - 1].revision)
-            world.account.correct(before, world.reservations.settle(batch.number, batch.costs))
+            settled = world.reservations.settle(batch.number, batch.costs)
+            world.account.correct(before, settled)
+            world.recounts.note(settled)
             if before is not contracts:
                 world.reservations.change(batch.number, before, contracts)
         world.account.advance(

@@ -48,6 +48,15 @@ def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None
     assert job.leased()[GOLD][0] > 0.9 * QUOTA
 
 
+def test_peer_wants_a_part_of_the_quota_in_force(exchange: SimulatedExchange) -> None:
+    policy = policies()
+    until = {"until": "2100-01-01T00:00:00Z", "reason": "a quiet year", "publish": {"messages_per_second": 1}}
+    policy["resource_groups"]["gold"]["exception"] = until
+    peer = exchange.join("peer", policy)
+    exchange.time.pass_by(5_000)
+    assert 900 < peer.leased()[GOLD][0] <= 1_000
+
+
 def test_quota_that_is_lowered_is_not_held_by_the_floor_of_a_silent_peer(exchange: SimulatedExchange) -> None:
     # The floor of the peer is 750 messages in 1,000 s, more than the quota is after the change.
     job = SimulatedJob(policies(), exchange=exchange)

@@ -251,7 +251,7 @@ class SimulatedPeer:
     def want(self, document: PolicyDocument, percent: int) -> None:
         """Set the demand to a percentage of every quota in the policies from now on; 0 is no demand."""
         self._spend()
-        policy = compile_policy(document, self._direction)
+        policy = compile_policy(document.at(START_MS + self._time.now_ms), self._direction)
         scopes = SharedScopes.of(policy, self._direction)
         self._scopes |= scope_names(policy, self._direction)
         kept = slice(None) if percent else slice(0)
