@@ -137,7 +137,7 @@ def test_two_thousand_histories_of_changes_keep_within_the_constant(first: int) 
 
 @pytest.mark.slow
 def test_so_it_is_through_the_decider() -> None:
-    for seed, batches in ((0, 10), (1, 10), (107, 25)):
+    for seed, batches in ((1, 10), (107, 25)):
         judged(changed(seed, batches, DecidedWorld), seed, past=1)
 
 
