@@ -65,10 +65,12 @@ FOR_FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",
 }
 """Plans are walked and not compiled, and a batch's plan is not made anew stage by stage.
 
-Each of the two takes a tenth of the CPU time of a query of some rows. Programs that run for long keep Spark's defaults.
+Each of the two takes a tenth of the CPU time of a query of some rows. To write each plan for a page that is off takes
+another 3 % of it. Programs that run for long keep Spark's defaults.
 """
 
 WITHOUT_CALL_SITES = {"spark.python.sql.dataFrameDebugging.enabled": "false"}

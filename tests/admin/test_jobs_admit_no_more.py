@@ -118,10 +118,10 @@ def test_string_that_rejects_does_not_let_go_what_the_given_one_holds() -> None:
 
 @pytest.mark.slow
 def test_job_that_follows_what_tenants_wrote_admits_no_more_than_one_that_keeps_what_was_given() -> None:
-    counts = run_worlds("1/0", worlds=60)
-    assert counts["made"] > 100
-    assert counts["given"] > 20
-    assert counts["checks: not rejected"] > 400
+    counts = run_worlds("1/0", worlds=20)
+    assert counts["made"] > 30
+    assert counts["given"] > 6
+    assert counts["checks: not rejected"] > 130
 
 
 @pytest.mark.thorough

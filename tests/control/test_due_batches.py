@@ -117,11 +117,11 @@ def test_every_batch_that_brings_no_row_moves_one(tmp_path: Path) -> None:
     rng, job = random.Random(7), WholeJob(tmp_path, document)
     job.trigger(MANY)
     moved = []
-    for _ in range(2_000):
+    for _ in range(1_000):
         count = rng.choice((0,) * 40 + (1, 5))
         found = job.trigger([(rng.choice(("acme/x", "blue/y")), 10)] * count, after_ms=rng.choice((1, 20, 130)))
         moved += [found] if not count and found is not None else []
-    assert len(moved) > 60
+    assert len(moved) > 30
     assert min(moved) > 0
 
 

@@ -197,7 +197,7 @@ BURSTS: dict[str, tuple[float, ...]] = {
 @pytest.mark.parametrize(("kind", "row_ms"), crossed(BURSTS, [100, 1_000, 5_000], of=3))
 def test_no_setting_of_burst_seconds_forgives_a_debt(kind: str, row_ms: int) -> None:
     """A tenant's administrator may set it: what passes is the quota, what was saved up, and one batch."""
-    seconds, bursts = 200, BURSTS[kind]
+    seconds, bursts = 80, BURSTS[kind]
 
     def document(burst_seconds: float) -> dict[str, Any]:
         return {"defaults": {"publish": {"request_percentage": 10, "burst_seconds": burst_seconds}}}

@@ -39,10 +39,10 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_no_store_that_lies_is_believed() -> None:
-    tally = run(280, 1)
+    tally = run(140, 1)
     assert not tally.examples
-    assert tally.by_outcome()["refused"] > 100
-    assert tally.by_outcome()["right"] > 20
+    assert tally.by_outcome()["refused"] > 50
+    assert tally.by_outcome()["right"] > 10
 
 
 def test_the_last_line_of_a_run_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,9 +56,10 @@ def test_the_last_line_of_a_run_is_json(capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
-def found(bench: Any, faults: int) -> Tally:
+def found(bench: Any, faults: int, *, until: str | None = None) -> Tally:
+    """Inject so many faults, or until there is one of an outcome."""
     draw, tally = random.Random(7), Tally()
-    while tally.faults < faults:
+    while tally.faults < faults and until not in {outcome for _, _, outcome in tally.examples}:
         each = bench.fault(draw)
         if each is not None:
             tally.add(each)
@@ -89,7 +90,7 @@ def believed(where: str, **named: Any) -> set[tuple[str, str, Any]]:
 @pytest.mark.slow
 def test_without_its_checksum_a_commit_is_believed() -> None:
     with mock.patch.object(history, "_checksum", return_value=0):
-        assert "silent" in {outcome for _, _, outcome in found(file_store(""), 800).examples}
+        assert "silent" in {outcome for _, _, outcome in found(file_store(""), 800, until="silent").examples}
 
 
 def test_entry_of_a_history_that_was_altered_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from spark_throttle.core.state import StoredState
 from spark_throttle.record import unpack
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing import SimulatedJob
-from spark_throttle.testing.simulation.exchange import SimulatedExchange
+from spark_throttle.testing.simulation.exchange import START_MS, SimulatedExchange
 
 QUOTA = {"publish": {"units_per_second": 10, "burst_seconds": 10}}
 OTHERS = {"version": 1, "tenants": {"blue": QUOTA}}
@@ -62,6 +62,7 @@ def test_nothing_is_given_back_where_nothing_was_charged(before: dict[str, Any],
 def test_what_a_row_cost_beyond_a_claim_is_not_taken_off_a_budget_that_all_jobs_together_kept() -> None:
     policies = {"version": 1, "tenants": {"acme": {"publish": {"units_per_hour": 100_000}}}}
     exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
+    exchange.time.pass_by(-START_MS % 3_600_000 - 60_000)  # a minute before the next hour
     jobs = [SimulatedJob(policies, exchange=exchange) for _ in range(2)]
 
     def run(batches: int) -> None:
@@ -73,7 +74,7 @@ def test_what_a_row_cost_beyond_a_claim_is_not_taken_off_a_budget_that_all_jobs_
     run(10)
     jobs[0].settle("last", 40_000)
     run(1)
-    exchange.time.pass_by(400_000)  # the next hour begins
+    exchange.time.pass_by(60_000)  # the next hour begins
     run(10)
     spent = shared(jobs[0]).spent
     assert spent is not None

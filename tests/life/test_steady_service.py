@@ -117,7 +117,7 @@ def tenancies_of_two_resources(draw: st.DrawFn) -> tuple[Tenancy, dict[str, Frac
     return Tenancy(sizes_bytes, weights, publish), seconds
 
 
-@examples(4)
+@examples(2, in_search=40)
 @given(tenancies_of_two_resources())
 def test_l4_nobody_starves_beside_others_where_a_group_is_short_of_both_resources(
     drawn: tuple[Tenancy, dict[str, Fraction]],

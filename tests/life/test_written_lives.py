@@ -57,8 +57,8 @@ def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others()
 def test_l3_who_sends_a_small_message_behind_each_large_one_pays_for_the_large_ones(changes: str) -> None:
     life = Life(Birth(GROUP), laws=["L3"])
     by_turns: Traffic = [("acme/x", BIG_BYTES, 1), ("acme/x", 10, 1)] * 20
-    life.offer([*by_turns, ("blue/y", SMALL_BYTES, 1_200)])
-    for second in range(200):
+    life.offer([*by_turns, ("blue/y", SMALL_BYTES, 720)])
+    for second in range(120):
         policy = copy.deepcopy(GROUP)
         if changes == "the group's rate":
             policy["resource_groups"]["g"]["publish"]["bytes_per_second"] += second % 2
@@ -82,7 +82,7 @@ def test_l3_what_members_of_a_group_owe_each_other_is_the_same_whether_the_job_r
     }  # fmt: skip
     job, served = SimulatedJob(policy), Counter[str]()
     job.offer([(name, 100) for name in ("acme/x", "blue/x") for _ in range(150)])
-    for second in range(150):
+    for second in range(100):
         served = admitted_in(1, job, [("cora/x", 10_000_000)] * (0 if second % 50 else 2))
     assert abs(served["acme/x"] - served["blue/x"]) <= 6
 

@@ -118,7 +118,7 @@ def test_tests_end_when_their_minutes_are_over_and_are_counted(
     (tmp_path / "test_made_up.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.nightly.some_minutes", f"--minutes={minutes}"]
     command += ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", str(tmp_path), str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["passed"], answer["failed"], answer["left"]) == counts, done.stdout

@@ -256,7 +256,7 @@ def test_clock_that_stands_still_lets_nobody_through_and_wakes_nobody() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(300, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(
     st.sampled_from([100, 1_000, 50_000]), st.integers(1, 400),
     st.lists(st.tuples(st.integers(0, 40 * MS), st.integers(1, 300), st.sampled_from([1, 1, 2, 3, 40])), max_size=40),

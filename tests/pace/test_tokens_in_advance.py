@@ -35,7 +35,7 @@ calls = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=max(200, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(st.lists(st.integers(1, 300), min_size=4, max_size=4), levels_of_producers, calls)
 def test_calls_at_any_levels_are_decided_one_by_one_while_time_stands_still(
     bursts: list[int], members: list[set[int]], history: list[tuple[int, int, int]]

@@ -127,7 +127,7 @@ in_turn = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=max(400, settings().max_examples))
+@settings(max_examples=max(150, settings().max_examples))
 @given(st.lists(in_turn, min_size=10, max_size=70))
 def test_queue_decides_as_its_rule_where_levels_are_free_in_turn(history: list[tuple[Any, ...]]) -> None:
     both = Both.of([TEN_OF_ONE] * 3, [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
@@ -160,7 +160,7 @@ TEN = Limit.of(10, target_tokens=1)
     [TEN] * 3, [{0}, {0}, {0, 1}, {1}, {2}, {2}],
     [("try", 0, [10]), ("wait", 0, [1]), ("wait", 0, [1]), ("wait", 1, [1]), ("wait", 2, [1]), ("advance", 10**9)],
 )  # fmt: skip
-@settings(max_examples=max(400, settings().max_examples))
+@settings(max_examples=max(150, settings().max_examples))
 @given(st.lists(limits, min_size=3, max_size=3), memberships, histories)
 def test_queue_decides_as_its_rule_and_no_level_gives_out_more_than_its_largest_burst_and_its_rates_and_one_charge(
     of_levels: list[Limit], members: list[set[int]], history: list[tuple[Any, ...]]

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.slow
 ENFORCED = (OnExcess.DELAY, OnExcess.REJECT)
 
 # The oracle sees as many histories as the profile says; each law by itself sees fewer.
-law = settings(max_examples=max(1, settings().max_examples // 3))
+law = settings(max_examples=max(20, settings().max_examples // 3))
 
 
 def by_flow(rows: list[DecidedRow]) -> dict[str, list[DecidedRow]]:

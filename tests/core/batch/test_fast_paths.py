@@ -36,7 +36,7 @@ def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
 
 
 @pytest.mark.slow
-@settings(examples(30, in_search=1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(12, in_search=1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories())
 def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> None:
     state, policy = history.initial_state(), history.steps[0].policy

@@ -137,7 +137,7 @@ def test_two_thousand_histories_of_changes_keep_within_the_constant(first: int) 
 
 @pytest.mark.slow
 def test_so_it_is_through_the_decider() -> None:
-    for seed, batches in ((0, 10), (1, 10), (107, 25)):
+    for seed, batches in ((1, 10), (107, 25)):
         judged(changed(seed, batches, DecidedWorld), seed, past=1)
 
 
@@ -253,7 +253,7 @@ def test_nobody_starves_where_each_change_makes_bytes_dearer_or_cheaper(
         for messages, size_bytes in ((10, 1_000), rates)
     ]
     decider, went = Decider("kernel", policies[0]), Counter[str]()
-    for second in range(120):
+    for second in range(60):
         decider.policy = policies[second // 5 % 2]
         decider.batch(1_000 * second, [] if second else [(name, 5_000) for name in names] * 60)
         went.update(decider.admitted())

@@ -21,6 +21,7 @@ from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.waiting_files import InlineFiles, InlineRows, inline_files_of
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
+from tests.effort import thorough_after
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import DecidedJob
 from tests.spark.move.test_lives_of_a_staged_job import POLICY, drain, drawn
@@ -72,7 +73,7 @@ class InlineJob(DecidedJob):
         return inline_files_of(self.states[batch][3])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", thorough_after(2, range(4)))
 def test_each_row_leaves_once_and_files_in_the_state_are_cut_and_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

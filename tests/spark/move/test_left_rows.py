@@ -149,7 +149,7 @@ def fates(draw: st.DrawFn, left: dict[str, list[int]], batch: int) -> list[Undel
     return calls
 
 
-@examples(20, in_search=1_000)
+@examples(10, in_search=1_000)
 @given(st.data(), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 3)))
 def test_every_row_is_delivered_once_or_waits_and_its_namespace_keeps_its_order(
     data: st.DataObject, rate: int, own: int | None

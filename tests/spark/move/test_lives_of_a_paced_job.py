@@ -23,6 +23,7 @@ from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.sinks.payload import StagedPayload
+from tests.effort import thorough_after
 from tests.spark.move.played import START_MS
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, dealt, sent
 
@@ -129,7 +130,7 @@ class PacedJob(StagedJob):
         return pack(ControlRow(batch + 1, packed, PayingTime(now_ms, now_ms), undelivered=undelivered))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thorough_after(5, range(12)))
 def test_each_row_is_taken_once_whatever_is_refused_and_killed(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
 from spark_throttle.spark.sinks.targets import Target
+from tests.effort import thorough_after
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, sent
 
@@ -119,7 +120,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thorough_after(5, range(12)))
 def test_rows_of_a_namespace_leave_one_task_in_the_order_of_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
