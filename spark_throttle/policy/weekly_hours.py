@@ -31,6 +31,7 @@ _CYCLE_DAYS: Final = 15
 LONGEST_CYCLE_MS: Final = _CYCLE_DAYS * 24 * 3_600_000
 """Within it each minute of the week comes, also if clocks leave an hour out."""
 
+_COMMA: Final = re.compile(r"\s*,\s*")
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]|24):([0-5]\d)", re.ASCII)
 
 
@@ -63,7 +64,7 @@ class WeeklyHours:
         PolicyError
             If `text` is neither, or holds no time.
         """
-        words = text.lower().split() if isinstance(text, str) else []
+        words = _COMMA.sub(",", text.lower()).split() if isinstance(text, str) else []
         days, hours = tuple(range(7)), None
         if words and _HOURS.fullmatch(words[-1]):
             hours = words.pop()
@@ -85,7 +86,7 @@ class WeeklyHours:
 
         Examples
         --------
-        >>> [str(WeeklyHours.parse(text)) for text in ("Sun,mon-thu 08:00-18:00", "mon-sun 22:00-06:00", "mon-sun")]
+        >>> [str(WeeklyHours.parse(text)) for text in ("Sun, mon-thu 08:00-18:00", "mon-sun 22:00-06:00", "mon-sun")]
         ['mon-thu,sun 08:00-18:00', '22:00-06:00', 'mon-sun']
         """
         hours = f"{_time(self.from_minute)}-{_time(self.until_minute)}"

@@ -74,6 +74,7 @@ def test_text_of_hours_says_the_same_hours() -> None:
     for seed in range(8):
         hours = WeeklyHours.parse(drawn(seed))
         assert WeeklyHours.parse(str(hours)) == hours
+        assert WeeklyHours.parse(drawn(seed).replace(",", ", ")) == hours
         minutes = {minute for minute in range(7 * 24 * 60) if hours.minutes >> minute & 1}
         monday = datetime(2026, 11, 30, tzinfo=UTC)
         assert minutes == {at for at in range(7 * 24 * 60) if shown(drawn(seed), monday + timedelta(minutes=at))}

@@ -137,9 +137,10 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
     --------
     >>> values_of_settings(["publish.messages_per_second=0.2", "resource_group=gold", "publish.weight="])
     {'publish': {'messages_per_second': Decimal('0.2'), 'weight': None}, 'resource_group': 'gold'}
-    >>> values_of_settings(["exception.reason=ticket: #4711"])
-    {'exception': {'reason': 'ticket: #4711'}}
+    >>> values_of_settings(["exception.reason=ticket: #4711", "schedule.Sun, Sat="])
+    {'exception': {'reason': 'ticket: #4711'}, 'schedule': {'sat,sun': None}}
     """
+    from spark_throttle.policy.weekly_hours import WeeklyHours
     from spark_throttle.policy.yaml_text import read_yaml
 
     values: dict[str, Any] = {}
@@ -147,7 +148,10 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
         path, equals, text = setting.partition("=")
         if not equals or not path:
             raise ConfigurationError(f"{setting!r} is not a setting; write one such as publish.messages_per_second=500")
-        *scopes, key = path.split(".")
+        parts = path.split(".")
+        if parts[0] == "schedule" and len(parts) > 1:  # hours that are written in another way are the same
+            parts[1] = str(WeeklyHours.parse(parts[1]))
+        *scopes, key = parts
         here: Any = values
         for scope in scopes:
             here = here.setdefault(scope, {})
