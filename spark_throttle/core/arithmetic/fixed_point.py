@@ -73,7 +73,8 @@ def bit_length(value: Int64s) -> Int64s:
     if value.size < _SEARCHED_BELOW:
         return np.searchsorted(_POWERS, value, side="right")
     if value.ndim > 1:
-        return np.stack([bit_length(column) for column in np.moveaxis(value, -1, 0)], axis=-1)
+        few = int(np.argmin(value.shape))
+        return np.stack([bit_length(part) for part in np.moveaxis(value, few, 0)], axis=few)
     least, most = int(value.min(initial=_MOST)), int(value.max(initial=0)).bit_length()
     if least >= 0 and least.bit_length() >= most:
         return np.full(value.shape, most)
