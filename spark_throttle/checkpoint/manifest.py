@@ -90,6 +90,11 @@ class Manifest:
         if self.direction not in _DIRECTIONS:
             raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
 
+    @property
+    def job(self) -> str:
+        """The query's name without that number: what its rows in a usage table say, however often it was put back."""
+        return self.query.partition("-")[0]
+
 
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""

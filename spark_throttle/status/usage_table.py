@@ -4,7 +4,7 @@ A namespace counts in its own scope, its tenant's, its group's and the job's. A 
 name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
 because the name of a namespace may not be valid UTF-8.
 
-A job that shares quotas also has the share of each scope: its own part, the whole, and the other jobs' reports.
+Several jobs may write one table: a row says whose it is. A job that shares quotas also has the share of each scope: its own part, the whole, and the other jobs' reports.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ USAGE_SCHEMA = pa.schema(
         *((name, pa.float64() if name == "request_percentage" else pa.int64()) for name in TIME_COLUMNS),
         *((name, pa.int64()) for name in JOB_TIME_COLUMNS),
         *WAIT_SCHEMA,
+        ("job", pa.string()),
     ]
 )
 """The schema of the usage table."""
@@ -90,8 +91,16 @@ def by_dimension(count: str) -> slice:
     return slice(AT[f"{count}_messages"], AT[f"{count}_units"] + 1)
 
 
-def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: TimeStatus | None = None) -> pa.Table:
-    """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`."""
+def usage_rows(
+    report: UsageReport, policy: CompiledPolicy, batch: int, time: TimeStatus | None = None, job: str | None = None
+) -> pa.Table:
+    """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`.
+
+    Parameters
+    ----------
+    job
+        Whose batch it is (`Manifest.job`), where the rows stand beside those of other jobs.
+    """
     names, is_active = shown(reported_names(report)), report.is_active
     tenant, group = report.tenant[is_active], report.group[is_active]
     measures = np.column_stack([report.number(measure.name) for measure in MEASURES])[is_active]
@@ -119,6 +128,7 @@ def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: Ti
     waited = pa.concat_tables(waits)
     for each in WAIT_SCHEMA:
         rows = rows.append_column(each, waited[each.name])
+    rows = rows.append_column("job", pa.array([job] * len(rows), pa.string()))
     # In one chunk: of a table of several, Spark reads only those before the first empty one.
     return rows.combine_chunks()
 
@@ -328,11 +338,11 @@ def batch_usage(
     """
     policy = policy_of_epoch(directory, report.epoch, report.revision) if policy is None else policy
     time = time_of_batch(directory, policy, report.epoch, batch)
-    rows = usage_rows(report, policy, batch, time)
+    manifest = manifest or bound_manifest(directory)
+    rows = usage_rows(report, policy, batch, time, manifest.job)
     observation = None if has_shares is False else read_observation(directory)
     if not has_shares and observation is None:
         return rows
-    manifest = manifest or bound_manifest(directory)
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
     return with_shares(rows, {} if observation is None else scope_shares(observation, policy, direction))
 

@@ -11,7 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_throttle.admin.watch.scope_history import UsageTable
+from spark_throttle.checkpoint.manifest import bind, rename
 from spark_throttle.errors import ConfigurationError, FileUnusableError
+from spark_throttle.files.storage import Directory
 from spark_throttle.status.usage_table import USAGE_SCHEMA
 from spark_throttle.what_if.traffic import Traffic
 
@@ -32,8 +34,11 @@ def usage(**columns: list[Any]) -> pa.Table:
 
 
 def written(folder: Path, table: pa.Table) -> UsageTable:
+    """Write the table, and return the rows of the job `r`, which was put back once."""
+    control = Directory(str(folder / "control"))
+    rename(control, bind(control, direction="publish"), "r-1")
     write_deltalake(str(folder / "usage"), table)
-    return UsageTable(str(folder / "usage"))
+    return UsageTable(str(folder / "usage"), control)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,13 @@ def test_rows_without_a_time_and_without_a_quota_leave_gaps_in_a_chart(tmp_path:
     told = written(tmp_path, usage(batch_time=times, granted_messages=[5.0, float("nan"), 5.0]))
     found = told.history(("namespace", "acme/a"), "messages", **RANGE)
     assert (found.offered, found.quota) == ([5.0], [5.0])
+
+
+def test_jobs_that_write_one_table_are_told_apart(tmp_path: Path) -> None:
+    told = written(tmp_path, usage())
+    write_deltalake(str(tmp_path / "usage"), usage(job=["other"] * 3, offered_messages=[7] * 3), mode="append")
+    assert told.history(("namespace", "acme/a"), "messages", **RANGE).offered == [5.0, 5.0]
+    assert told.sums(**RANGE, interval_ms=1_000)["messages"].to_pylist() == [5] * 3
 
 
 def test_name_of_1024_bytes_with_markup_and_quotes_is_found(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.control.reports import read_reports
@@ -120,3 +121,14 @@ def test_a_removed_entry_is_replayed_without_it(served: ServedApp) -> None:
     (job,) = [each for each in answer.json()["what_if"]["scopes"] if each["level"] == "job"]
     assert job["policy"]["waiting_messages"] == 0
     assert job["against"]["waiting_messages"] > 0
+
+
+def test_replay_of_units_whose_costs_came_late_says_that_they_are_as_estimated(
+    served: ServedApp, tmp_path: Path
+) -> None:
+    job = DeltaTable(tmp_path / "usage").to_pyarrow_table(filters=[("level", "=", "job")]).slice(0, 1)
+    at = job.schema.get_field_index("given_back_units")
+    write_deltalake(str(tmp_path / "usage"), job.set_column(at, "given_back_units", pa.array([1_500])), mode="append")
+    assert asked(served, WANTED).json()["what_if"]["not_replayed"] == [
+        "costs that came late (units are as estimated; 1,500 less and 0 more were told)"
+    ]

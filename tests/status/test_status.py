@@ -70,7 +70,7 @@ def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
         "throttle_time_ms": None, "exempt_time_ns": None, "unattributed_time_ns": None,
         "oldest_waiting_ms": None, "held_messages": 0, "granted_messages": None, "granted_bytes": None,
         "granted_units": None,
-        "waited_p50_ms": 0, "waited_p95_ms": 0, "waited_p99_ms": 0, "waited": [],
+        "waited_p50_ms": 0, "waited_p95_ms": 0, "waited_p99_ms": 0, "waited": [], "job": None,
     }  # fmt: skip
     assert row(rows, "resource_group", "gold")["offered_messages"] == 5
     assert row(rows, "resource_group", "idle")["offered_messages"] == 0

@@ -74,7 +74,9 @@ def replayed(view: JobView, store: PolicyStore, made: CommitResult, seconds: int
         raise ConfigurationError(f"the change has {made.left_out} entries more than are replayed; change fewer at once")
     until_ms = view.clock.wall_ms() if view.newest is None else view.newest.now_ms
     interval_ms = next(each for each in INTERVALS_MS if seconds * 1000 <= each * MOST_INTERVALS)
-    sums = view.usage.sums(since_ms=until_ms - 1000 * seconds, until_ms=until_ms, interval_ms=interval_ms)
+    since_ms = until_ms - 1000 * seconds
+    sums = view.usage.sums(since_ms=since_ms, until_ms=until_ms, interval_ms=interval_ms)
+    less, more = view.usage.corrected_units(since_ms=since_ms, until_ms=until_ms)
     traffic = Traffic.of(sums, interval_ms=interval_ms)
     messages = int(traffic.messages.sum())
     if messages > MOST_MESSAGES:
@@ -89,7 +91,9 @@ def replayed(view: JobView, store: PolicyStore, made: CommitResult, seconds: int
     )
     found = what_if(traffic, after, before)
     concerned = [each for each in found.scopes if each.is_held or each.gained_messages]
-    return replace(found, scopes=tuple(concerned[:MOST_SCOPES]))
+    estimated = f"costs that came late (units are as estimated; {less:,} less and {more:,} more were told)"
+    not_replayed = (*found.not_replayed, *((estimated,) if less or more else ()))
+    return replace(found, scopes=tuple(concerned[:MOST_SCOPES]), not_replayed=not_replayed)
 
 
 def _changed(store: PolicyStore, made: CommitResult) -> Iterator[Entry]:

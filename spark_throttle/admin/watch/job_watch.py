@@ -182,7 +182,7 @@ class JobWatch:
         for name, path in control_paths.items():
             directory = Directory(path)
             table = (usage_tables or {}).get(name)
-            usage = None if table is None else UsageTable(table)
+            usage = None if table is None else UsageTable(table, directory)
             view = JobView(name, path, clock, usage, SignWatch(directory, clock, bounds))
             self._jobs[name] = _Job(view, directory)
         self._stopped = threading.Event()

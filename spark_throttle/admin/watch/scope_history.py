@@ -21,8 +21,10 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
+from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.core.quota import Dimension
 from spark_throttle.errors import ConfigurationError, FileUnusableError
+from spark_throttle.files.storage import Directory
 from spark_throttle.status.ranking import Key
 from spark_throttle.status.usage_table import AT
 
@@ -88,10 +90,16 @@ def seen_history(batches: Sequence[BatchNumbers], key: Key, dimension: Counted) 
 
 
 class UsageTable:
-    """The usage table of a job, a Delta table, as the server reads it; several threads read one after the other."""
+    """The rows of a job in its usage table, a Delta table, as the server reads it; several threads read in turn.
 
-    def __init__(self, location: str) -> None:
-        self._location = location
+    Parameters
+    ----------
+    directory
+        The job's control directory, which says how the rows name it: others may write to the table too.
+    """
+
+    def __init__(self, location: str, directory: Directory) -> None:
+        self._location, self._directory = location, directory
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
 
@@ -107,11 +115,13 @@ class UsageTable:
         """
         with self._read() as (table, files):
             begun_ms = max(since_ms, _oldest_ms(files) or since_ms)
-            query = _query(key, dimension, begun_ms, max(until_ms, begun_ms + 1))
+            query = _query(self._job(), key, dimension, begun_ms, max(until_ms, begun_ms + 1))
             return _summed(_found(table, files, query, begun_ms))
 
     def sums(self, *, since_ms: int, until_ms: int, interval_ms: int) -> pa.Table:
         """Return what each namespace was offered in each interval of a range (`what_if.traffic.SUMS`).
+
+        Units are those that rows came with: where their costs are known late, what they were estimated at.
 
         Raises
         ------
@@ -119,7 +129,26 @@ class UsageTable:
             As `history`.
         """
         with self._read() as (table, files):
-            return _found(table, files, _sums_query(since_ms, until_ms, interval_ms), since_ms)
+            return _found(table, files, _sums_query(self._job(), since_ms, until_ms, interval_ms), since_ms)
+
+    def corrected_units(self, *, since_ms: int, until_ms: int) -> tuple[int, int]:
+        """Return by how many units the costs that came in a range are less than they were estimated at, and more.
+
+        Raises
+        ------
+        ConfigurationError, FileUnusableError
+            As `history`.
+        """
+        query = " ".join((
+            "SELECT sum(given_back_units) AS less, sum(overdrawn_units) AS more FROM usage",
+            f"WHERE job = {_literal(self._job())} AND level = 'job' AND {_between(since_ms * 1000, until_ms * 1000)}",
+        ))  # fmt: skip
+        with self._read() as (table, files):
+            (found,) = _found(table, files, query, since_ms).to_pylist()
+        return found["less"] or 0, found["more"] or 0
+
+    def _job(self) -> str:
+        return bound_manifest(self._directory).job
 
     @contextmanager
     def _read(self) -> Iterator[tuple[DeltaTable, pa.Table]]:
@@ -156,11 +185,10 @@ def _found(table: DeltaTable, files: pa.Table, query: str, since_ms: int) -> pa.
     return pa.table(QueryBuilder().register("usage", table).execute(query).read_all())
 
 
-def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
+def _query(job: str, key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
     """Return the sums of a scope by step, the newest first; a step before the range tells when its first one began."""
     step_us = 1000 * -(-(until_ms - since_ms) // MOST_STEPS)
-    # A literal of SQL ends at no quote that is doubled, and knows no other escape.
-    level, scope = ("'" + text.replace("'", "''") + "'" for text in key)
+    level, scope = (_literal(text) for text in key)
     of_scope = f"FILTER (WHERE level = {level} AND scope = {scope})"
     sums = ", ".join(f"sum({count}_{dimension}) {of_scope} AS {count}" for count in (*COUNTS, "granted"))
     return " ".join((
@@ -168,12 +196,12 @@ def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
         f"max(arrow_cast(batch_time, 'Int64')) / 1000 AS time_ms, {sums},",
         f"max(waiting_{dimension}) {of_scope} AS waiting,",
         "min(revision) AS first, max(revision) AS last",
-        f"FROM usage WHERE {_between(since_ms * 1000 - step_us, until_ms * 1000)}",
+        f"FROM usage WHERE job = {_literal(job)} AND {_between(since_ms * 1000 - step_us, until_ms * 1000)}",
         f"AND (level = 'job' OR (level = {level} AND scope = {scope})) GROUP BY step ORDER BY step DESC",
     ))  # fmt: skip
 
 
-def _sums_query(since_ms: int, until_ms: int, interval_ms: int) -> str:
+def _sums_query(job: str, since_ms: int, until_ms: int, interval_ms: int) -> str:
     """Return the sums of what namespaces were offered, by interval; a batch's messages count by their mean size."""
     size = "ceil(offered_bytes / arrow_cast(offered_messages, 'Float64'))"
     return " ".join((
@@ -181,9 +209,14 @@ def _sums_query(since_ms: int, until_ms: int, interval_ms: int) -> str:
         "sum(offered_messages) AS messages, sum(offered_bytes) AS bytes,",
         f"arrow_cast(max({size}), 'Int64') AS largest_bytes,",
         f"sum(offered_units) AS units, arrow_cast(max({size.replace('bytes', 'units')}), 'Int64') AS largest_units",
-        f"FROM usage WHERE {_between(since_ms * 1000, until_ms * 1000)}",
+        f"FROM usage WHERE job = {_literal(job)} AND {_between(since_ms * 1000, until_ms * 1000)}",
         "AND level = 'namespace' AND offered_messages > 0 GROUP BY \"interval\", namespace",
     ))  # fmt: skip
+
+
+def _literal(text: str) -> str:
+    """Return a literal of SQL, which ends at no quote that is doubled, and knows no other escape."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _between(since_us: int, until_us: int) -> str:

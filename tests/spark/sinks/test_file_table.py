@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,25 @@ def test_usage_of_a_batch_is_appended_once(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "usage", "scope", "admitted_messages") == [
         ("acme", 2), ("acme/0", 1), ("acme/1", 1), ("gold", 0), ("idle", 0), ("job", 2)
     ]  # fmt: skip
+
+
+def test_two_jobs_that_write_one_usage_table_at_once_lose_no_row_and_say_whose_each_is(tmp_path: Path) -> None:
+    usage, told = file_table(tmp_path / "usage", USAGE), report({"acme/0": (1, 1, 0, 0)})
+    begun = threading.Barrier(2)
+
+    def write(job: str) -> str:
+        directory = Directory(str(tmp_path / job))
+        manifest = bind(directory, direction="publish")
+        write_block(directory, f"policies/{POLICY.revision}", POLICY)
+        begun.wait()
+        for batch in range(6):
+            usage.append_usage(directory, mark_of(batch, query=f"{job}/usage"), told, manifest)
+        return manifest.job
+
+    with ThreadPoolExecutor(2) as jobs:
+        names = sorted(jobs.map(write, ("one", "other")))
+    rows = rows_of(tmp_path / "usage", "job", "batch_id", "scope", "offered_messages")
+    assert [row for row in rows if row[2] == "job"] == [(name, batch, "job", 1) for name in names for batch in range(6)]
 
 
 @pytest.mark.slow
