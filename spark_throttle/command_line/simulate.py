@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -11,6 +12,7 @@ import typer
 from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, Output, count, size, some, table_of, time_of, wait
 from spark_throttle.command_line.spark_session import Conf, PropertiesFile, spark_session
+from spark_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,19 +22,26 @@ if TYPE_CHECKING:
 _SHOWN: Final = 20
 """The most scopes of a level that a table shows; the other forms have all."""
 
-_LIKE: Final = "The events: a folder of files, a Delta table, or the name of a table."
+_LIKE: Final = "The events: a folder of files, a Delta table, the name of a table, or a topic, as kafka:orders."
+_TOPIC: Final = "kafka:"
+_SERVERS: Final = "kafka.bootstrap.servers"
 
 
 def simulate(
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="The policy: a YAML file, or a policy store.")],
-    events: Annotated[str, typer.Option(metavar="PATH|TABLE", help=_LIKE)],
-    time: Annotated[str, typer.Option(metavar="EXPRESSION", help="When an event was sent: a timestamp.")],
+    events: Annotated[str, typer.Option(metavar="PATH|TABLE|kafka:TOPIC", help=_LIKE)],
     namespace: Annotated[str, typer.Option(metavar="EXPRESSION", help="Its namespace, as the throttle is given it.")],
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION", help="When an event was sent: a timestamp. Of a topic by default its `timestamp`."
+        ),
+    ] = None,
     size_bytes: Annotated[
         str | None, typer.Option("--size", metavar="EXPRESSION", help="Its bytes; by default its length as JSON.")
     ] = None,
     units: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Its units; without it, events have none.")
+        str | None, typer.Option(metavar="EXPRESSION", help="Its units, as what it really cost; without it, none.")
     ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="POLICY", help="Another policy to compare with, such as the one in force.")
@@ -50,6 +59,13 @@ def simulate(
     written_as: Annotated[
         str, typer.Option("--format", help="The format of a folder, such as parquet or json.")
     ] = "delta",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help=f"An option of Spark's reader, such as {_SERVERS}=HOST:9092 for a topic; repeatable.",
+        ),
+    ] = None,
     direction: Annotated[Literal["publish", "dispatch"], typer.Option(help="Which quotas.")] = "publish",
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the delays, as a PNG.")] = None,
     properties_file: PropertiesFile = None,
@@ -60,14 +76,19 @@ def simulate(
 
     The replay is in event time, so it does not matter how fast events are read. It decides as a job does.
     """
-    with spark_session(events, properties_file, conf or ()) as spark:
+    options, topic = _options_of(option or ()), events.removeprefix(_TOPIC) if events.startswith(_TOPIC) else None
+    if topic is not None and _SERVERS not in options:
+        raise ConfigurationError(f"{events} is on no server; give --option {_SERVERS}=HOST:9092, its brokers")
+    if topic is None and time is None:
+        raise ConfigurationError("nothing says when an event was sent; give --time EXPRESSION, such as a column's name")
+    with spark_session(events, properties_file, conf or ()) as spark, _reached(topic, options):
         from spark_throttle.spark import Throttle
 
         throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction, units=units)
+        read = _read(spark, events, written_as, options) if topic is None else _read_topic(spark, topic, options)
         found = throttle.what_if(
-            _read(spark, events, written_as), time=time, against=against, since=since, interval=interval,
-            propose_within=within,
-        )  # fmt: skip
+            read, time=time or "timestamp", against=against, since=since, interval=interval, propose_within=within
+        )
     if picture is not None:
         from spark_throttle.what_if.picture import draw
 
@@ -75,10 +96,58 @@ def simulate(
     Output(output).show(found, lambda: _as_tables(found))
 
 
-def _read(spark: SparkSession, events: str, written_as: str) -> DataFrame:
+def _options_of(given: Sequence[str]) -> dict[str, str]:
+    """Return the options of Spark's reader."""
+    for each in given:
+        if not each.partition("=")[0].strip() or "=" not in each:
+            raise ConfigurationError(f"--option is {each!r}; give KEY=VALUE, an option of Spark's reader and its value")
+    return {key.strip(): value for key, _, value in (each.partition("=") for each in given)}
+
+
+def _read(spark: SparkSession, events: str, written_as: str, options: Mapping[str, str]) -> DataFrame:
     """Return the events of a folder or of a table."""
     is_table = "/" not in events and not Path(events).exists()
-    return spark.table(events) if is_table else spark.read.format(written_as).load(events)
+    read = spark.read.options(**options)
+    return read.table(events) if is_table else read.format(written_as).load(events)
+
+
+def _read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFrame:
+    """Return what a topic has now, or what the options choose of it."""
+    return spark.read.format("kafka").option("subscribe", topic).options(**options).load()
+
+
+@contextmanager
+def _reached(topic: str | None, options: Mapping[str, str]) -> Iterator[None]:
+    """Tell in one line why a topic cannot be read."""
+    try:
+        yield
+    except ThrottleError:
+        raise
+    except Exception as error:
+        remedy = None if topic is None else _remedy(error, topic, options)
+        if remedy is None:
+            raise
+        raise ConfigurationError(remedy) from error
+
+
+def _remedy(error: Exception, topic: str, options: Mapping[str, str]) -> str | None:
+    """Return what is wrong with a topic, by what Spark or Kafka's client says of it, and what to do."""
+    from pyspark import __version__
+    from pyspark.errors import IllegalArgumentException
+
+    from spark_throttle.spark.spark_errors import spark_line
+
+    said, servers = str(error), options[_SERVERS]
+    if "ailed to find" in said and "kafka" in said:
+        package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
+        return f"this Spark has no reader of Kafka; give --conf spark.jars.packages={package}"
+    if "UnknownTopicOrPartition" in said:
+        return f"there is no topic {topic!r} on {servers}; correct the name after {_TOPIC}, or the servers"
+    if "TimeoutException" in said or "No resolvable bootstrap" in said:
+        return f"{servers} did not answer; start Kafka's brokers, or correct --option {_SERVERS}=HOST:PORT"
+    if isinstance(error, IllegalArgumentException):
+        return f"Spark does not read {_TOPIC}{topic} so ({spark_line(error)}); correct its name, or --option"
+    return None
 
 
 def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints

@@ -75,7 +75,7 @@ class ScopeChange:
     def is_held(self) -> bool:
         """Whether a message waits or is rejected, under either policy."""
         of_either = [self.policy] if self.against is None else [self.policy, self.against]
-        return any(each.rejected_messages or each.longest_ms for each in of_either)
+        return any(each.rejected_messages or each.delayed_messages or each.waiting_messages for each in of_either)
 
     @property
     def gained_messages(self) -> int:

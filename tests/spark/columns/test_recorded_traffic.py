@@ -91,3 +91,16 @@ def test_a_command_says_it_in_tables_in_json_and_in_a_picture(
     assert [each["scope"] for each in found["scopes"]] == ["job", "acme"]
     assert found["scopes"][1]["policy"]["delay_longest_ms"] > 60_000
     assert found["proposed"][0]["messages_per_second"] == 1
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_topic_and_events_without_a_time_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(OTHER)
+    arguments = ["simulate", str(tmp_path / "policy.yaml"), "--namespace", "key", "--events"]
+    topic = CliRunner().invoke(app, [*arguments, "kafka:orders", "--option", "kafka.bootstrap.servers=localhost:1"])
+    assert (topic.exit_code, "give --conf spark.jars.packages=org.apache.spark:spark-sql-kafka" in topic.output) == (
+        3,
+        True,
+    )
+    table = CliRunner().invoke(app, [*arguments, "orders"])
+    assert (table.exit_code, "give --time EXPRESSION" in table.output) == (3, True)
