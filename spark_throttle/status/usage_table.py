@@ -4,7 +4,8 @@ A namespace counts in its own scope, its tenant's, its group's and the job's. A 
 name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
 because the name of a namespace may not be valid UTF-8.
 
-Several jobs may write one table: a row says whose it is. A job that shares quotas also has the share of each scope: its own part, the whole, and the other jobs' reports.
+Several jobs may write one table: a row says whose it is. A job that shares quotas also has the share of each scope: its
+own part, the whole, and the other jobs' reports.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.calendar_windows import has_ended, windows_at
+from spark_throttle.what_if.sure_passage import Ways
 from spark_throttle.what_if.traffic import Arrived, Traffic
 
 _BATCH_MS: Final = 1_000
@@ -149,7 +150,8 @@ def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
     first_ms = traffic.first_ms + traffic.interval_ms  # the first batch begins the job
     while len(policies) > 1 and policies[1][0] <= first_ms:
         policies.pop(0)
-    ledger = _Ledger(traffic.names, [(from_ms, _widened(each, traffic.interval_ms)) for from_ms, each in policies])
+    widened = [(from_ms, _widened(each, traffic.interval_ms)) for from_ms, each in policies]
+    ledger = _Ledger(traffic.names, widened, traffic.interval_ms)
     state, due_ms = ledger.begun()
     nothing = Arrived.none()
     for arrived in traffic.arrived():
@@ -189,10 +191,6 @@ def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
     )  # fmt: skip
 
 
-def _units(arrived: Arrived) -> pa.Int64Array | None:
-    return pa.array(arrived.amounts[1]) if len(arrived.amounts) > 1 else None
-
-
 class _Ledger:
     """The counts of a replay, batch by batch.
 
@@ -204,10 +202,11 @@ class _Ledger:
         The policies that follow each other.
     """
 
-    def __init__(self, names: pa.StringArray, policies: Policies) -> None:
+    def __init__(self, names: pa.StringArray, policies: Policies, interval_ms: int) -> None:
         n = len(names)
-        self._names = names
+        self._names, self._interval_ms = names, interval_ms
         (_, self._policy), *self._later = policies
+        self._ways = Ways.of(names, self._policy, interval_ms)
         self._memory = MatchMemory()
         self._admitted = np.zeros((n, len(KNOWN)), dtype=np.int64)
         self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
@@ -223,25 +222,53 @@ class _Ledger:
         while self._later and self._later[0][0] <= now_ms:
             before, (_, self._policy) = self._policy, self._later.pop(0)
             state, self._memory = carried(state, before, self._policy, now_ms=now_ms), MatchMemory()
+            self._ways = Ways.of(self._names, self._policy, self._interval_ms)
         if state.windows is None or has_ended(state.windows, self._policy, now_ms):
             windows = windows_at(state.windows, self._policy, wall_ms=now_ms, paid_ms=now_ms)
             state = in_windows(state, windows, self._policy)
-        names = pa.DictionaryArray.from_arrays(pa.array(arrived.name, pa.int32()), arrived.names)
-        arrivals = Arrivals(names, pa.array(arrived.amounts[0]), units=_units(arrived))
+        next_ms = self._later[0][0] if self._later else NEVER_MS
+        known = positions_in(self._names, state.flows.names)
+        passing = self._ways.passing(
+            state, known, arrived, now_ms=now_ms, may_forget=next_ms > now_ms + self._interval_ms
+        )
+        messages = np.where(passing.is_sure, passing.is_remembered, arrived.messages)
+        if messages.any() or len(state.queue) or len(state.nodes) or state.flows.has_lead.any():
+            state, next_ms = self._planned(state, known, arrived, messages, now_ms=now_ms)
+            known = positions_in(self._names, state.flows.names)
+        self._admitted[arrived.known] += passing.behind
+        return self._ways.charged(state, known, arrived, passing, now_ms=now_ms), next_ms
+
+    def _planned(
+        self, state: DeciderState, known: Int64s, arrived: Arrived, messages: Int64s, *, now_ms: int
+    ) -> tuple[DeciderState, int]:
+        """Decide and count so many messages of each namespace that sent any; return as `decided`."""
+        at, amounts = arrived.rows(messages)
+        names = pa.DictionaryArray.from_arrays(pa.array(at, pa.int32()), self._names.take(pa.array(arrived.known)))
+        arrivals = Arrivals(names, pa.array(amounts[0]), units=pa.array(amounts[1]) if len(amounts) > 1 else None)
         plan = plan_admission(state, arrivals, self._policy, now_ms=now_ms, memory=self._memory)
-        self._count(plan.decisions, state, arrived, now_ms)
+        self._count(plan.decisions, state, known, arrived.known[at], amounts, now_ms)
         return plan.state, min(plan.usage.due_ms, self._later[0][0] if self._later else NEVER_MS)
 
-    def _count(self, decisions: Decisions, state: DeciderState, arrived: Arrived, now_ms: int) -> None:
+    def _count(
+        self, decisions: Decisions, state: DeciderState, flows: Int64s, known: Int64s, amounts: tuple[Int64s, ...],
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        """Count what was decided of what waited in a state, and of arrivals.
+
+        Parameters
+        ----------
+        flows
+            The namespaces of the state, as positions among all.
+        known
+            Those of the arrivals.
+        """
         queue = state.queue
-        known, amounts, queued = arrived.known, arrived.amounts, len(queue)
+        queued = len(queue)
         if queued:
-            known = np.concatenate([self._waiting(state), known])
+            none = np.zeros_like(known)
+            known = np.concatenate([flows[queue.flow], known])
             waiting = queue.amounts(len(AMOUNTS))
-            none = np.zeros_like(arrived.known)
-            amounts = tuple(
-                np.concatenate([own, new]) for own, new in zip_longest(waiting, arrived.amounts, fillvalue=none)
-            )
+            amounts = tuple(np.concatenate([own, new]) for own, new in zip_longest(waiting, amounts, fillvalue=none))
         verdict = decisions.verdict
         left = np.flatnonzero(verdict == Verdict.ADMIT)
         admitted = np.column_stack([np.ones(len(left), dtype=np.int64), *(each[left] for each in amounts)])
@@ -257,16 +284,12 @@ class _Ledger:
             ones = np.ones(len(late), dtype=np.int64)
             self._delays.append(Delays.of([Delays(known[late], now_ms - queue.arrival_ms[late], ones)]))
 
-    def _waiting(self, state: DeciderState) -> Int64s:
-        """Return the namespace of each waiting message, as a position among all names."""
-        return positions_in(self._names, state.flows.names)[state.queue.flow]
-
     def closed(self, state: DeciderState, traffic: Traffic) -> Replay:
         """Return what was counted, and what waits."""
-        n, known = len(self._names), self._waiting(state)
+        n, known = len(self._names), positions_in(self._names, state.flows.names)[state.queue.flow]
         waited_ms = traffic.end_ms - state.queue.arrival_ms
-        offered = np.column_stack([traffic.messages, traffic.bytes, traffic.units])
+        offered = [sums(traffic.name, each, n) for each in (traffic.messages, traffic.bytes, traffic.units)]
         return Replay(
-            sums(traffic.name, offered, n), self._admitted, self._rejected, self._held, Delays.of(self._delays),
+            np.column_stack(offered), self._admitted, self._rejected, self._held, Delays.of(self._delays),
             numbers(known, n), largest(known, waited_ms, n, least=0),
         )  # fmt: skip

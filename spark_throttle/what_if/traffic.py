@@ -13,11 +13,12 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import begins_run, ranges
-from spark_throttle.core.names.matching import match, positions_in, tenants_of
+from spark_throttle.core.names.matching import match, tenants_of
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MAX_UNITS, CompiledPolicy, Int64s
 from spark_throttle.errors import ConfigurationError
 
@@ -51,28 +52,39 @@ def interval_for(covered_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """What arrived in one interval; arrays run over its messages, those of a namespace beside each other."""
+    """What arrived in one interval; arrays run over the namespaces that sent anything."""
 
     number: int
     """The number of the interval since 1970."""
 
-    names: pa.StringArray
-    """The namespaces that sent anything."""
-
-    name: Int64s
-    """The namespace of each message, as a position in `names`."""
-
     known: Int64s
-    """The same as a position in `Traffic.names`."""
+    """The namespaces, as positions in `Traffic.names`."""
 
-    amounts: tuple[Int64s, ...]
-    """What each message has of `AMOUNTS`: its bytes, and its units if any of the traffic has some."""
+    messages: Int64s
+    totals: tuple[Int64s, ...]
+    """What their messages together have of `AMOUNTS`: bytes, and units if any of the traffic has some."""
+
+    largest: tuple[Int64s, ...]
+    """The most that one message has of them."""
 
     @classmethod
     def none(cls) -> Arrived:
         """Return an interval in which nothing arrived."""
         nothing = np.zeros(0, dtype=np.int64)
-        return cls(-1, pa.array([], pa.string()), nothing, nothing, (nothing,))
+        return cls(-1, nothing, nothing, (nothing,), (nothing,))
+
+    def rows(self, messages: Int64s) -> tuple[Int64s, tuple[Int64s, ...]]:
+        """Return the namespace of each message, as a position in `known`, and its `AMOUNTS`.
+
+        Parameters
+        ----------
+        messages
+            How many of each namespace's messages are returned: all, its largest one, or none.
+        """
+        at = np.repeat(np.arange(len(messages)), messages)
+        place = ranges(np.zeros(len(messages), dtype=np.int64), messages)
+        each = zip(self.totals, self.largest, strict=True)
+        return at, tuple(_dealt(total, most, self.messages, at, place) for total, most in each)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +96,7 @@ class Traffic:
     >>> sums = pa.table(
     ...     {"interval": [7], "namespace": ["acme/a"], "messages": [3], "bytes": [10], "largest_bytes": [5]}
     ... )
-    >>> [each.amounts[0].tolist() for each in Traffic.of(sums, interval_ms=1_000).arrived()]
+    >>> [each.rows(each.messages)[1][0].tolist() for each in Traffic.of(sums, interval_ms=1_000).arrived()]
     [[5, 3, 2]]
     """
 
@@ -114,40 +126,39 @@ class Traffic:
             If there is no event, or one is before 1970, or larger than a message may be; or a sum is none, as in a
             table that somebody else wrote.
         """
-        for name in _UNITS:
-            if name not in sums.column_names:
-                sums = sums.append_column(name, pa.array(np.zeros(len(sums), dtype=np.int64)))
-        table = sums.select(SUMS.names).cast(SUMS).combine_chunks()
-        table = table.sort_by([("interval", "ascending"), ("namespace", "ascending")])
-        if not len(table):
+        if not len(sums):
             raise ConfigurationError(
                 f"there is no event to replay ({unusable_messages} have no usable namespace, size or time); "
                 "give events of the time that is asked for"
             )
-        lacking = [each for each in SUMS.names if table[each].null_count]
+        given = [each for each in SUMS.names if each not in _UNITS or each in sums.column_names]
+        lacking = [each for each in given if sums[each].null_count]
         if lacking:
             raise ConfigurationError(f"the recorded traffic has rows without {', '.join(lacking)}; leave them out")
-        columns = {each: table[each].to_numpy() for each in SUMS.names if each != "namespace"}
+        # There may be tens of millions: each column is taken by itself, so that few of them are held twice.
+        names, name = _numbered(sums["namespace"])
+        interval = sums["interval"].cast(pa.int64()).to_numpy()
+        order = np.lexsort((name, interval))
+        columns = {"units": _zeros(len(sums)), "largest_units": _zeros(len(sums))}
+        columns |= {each: sums[each].cast(pa.int64()).to_numpy()[order] for each in given[2:]}
+        interval = interval[order]
         most = int(columns["messages"].max())
-        if min(int(columns[each].min()) for each in SUMS.names if each not in ("interval", "namespace")) < 0:
+        if min(int(each.min()) for each in columns.values()) < 0:
             raise ConfigurationError("the recorded traffic has rows with numbers below 0; leave them out")
         if most > _MOST_MESSAGES:
             raise ConfigurationError(
                 f"{most:,} messages of one namespace in {interval_ms} ms are not replayed; leave them out"
             )
         largest, largest_units = (int(columns[f"largest_{each}"].max()) for each in ("bytes", "units"))
-        if int(columns["interval"].min()) < 0 or largest > MAX_SIZE_BYTES:
+        if int(interval[0]) < 0 or largest > MAX_SIZE_BYTES:
             raise ConfigurationError(
                 f"an event is before 1970, or larger than {MAX_SIZE_BYTES} bytes ({largest}); leave it out"
             )
         if largest_units > MAX_UNITS:
             raise ConfigurationError(f"an event has more than {MAX_UNITS} units ({largest_units}); leave it out")
-        namespaces = table["namespace"].combine_chunks()
-        names = pc.unique(namespaces)
-        names = names.take(pc.sort_indices(names))
         return cls(
-            interval_ms, names, columns["interval"], positions_in(names, namespaces), columns["messages"],
-            columns["bytes"], columns["largest_bytes"], columns["units"], columns["largest_units"], unusable_messages,
+            interval_ms, names, interval, name[order].astype(np.int64), columns["messages"], columns["bytes"],
+            columns["largest_bytes"], columns["units"], columns["largest_units"], unusable_messages,
         )  # fmt: skip
 
     @property
@@ -175,11 +186,22 @@ class Traffic:
         if self.units.any():
             amounts.append((self.units, self.largest_units))
         for first, end in pairwise([*np.flatnonzero(begins_run(self.interval)).tolist(), len(self.interval)]):
-            messages, known = self.messages[first:end], self.name[first:end]
-            at = np.repeat(np.arange(end - first), messages)
-            place = ranges(np.zeros(end - first, dtype=np.int64), messages)
-            dealt = tuple(_dealt(total[first:end], most[first:end], messages, at, place) for total, most in amounts)
-            yield Arrived(int(self.interval[first]), self.names.take(pa.array(known)), at, known[at], dealt)
+            totals, largest = zip(*((total[first:end], most[first:end]) for total, most in amounts), strict=True)
+            yield Arrived(int(self.interval[first]), self.name[first:end], self.messages[first:end], totals, largest)
+
+
+def _zeros(rows: int) -> Int64s:
+    return np.broadcast_to(np.int64(0), (rows,))
+
+
+def _numbered(namespaces: pa.ChunkedArray) -> tuple[pa.StringArray, npt.NDArray[np.int32]]:
+    """Return all names, each once, in the order of their bytes, and of each row the position of its name."""
+    encoded = namespaces.cast(pa.string()).dictionary_encode().unify_dictionaries()
+    names = encoded.chunk(0).dictionary
+    in_order = pc.sort_indices(names)
+    place = np.empty(len(names), dtype=np.int32)
+    place[in_order.to_numpy()] = np.arange(len(names), dtype=np.int32)
+    return names.take(in_order), np.concatenate([place[chunk.indices.to_numpy()] for chunk in encoded.chunks])
 
 
 def _dealt(total: Int64s, largest: Int64s, messages: Int64s, at: Int64s, place: Int64s) -> Int64s:
@@ -192,5 +214,6 @@ def _dealt(total: Int64s, largest: Int64s, messages: Int64s, at: Int64s, place: 
     """
     others, rest = np.maximum(messages - 1, 1), np.maximum(total - largest, 0)
     found = (rest // others)[at] + (place - 1 < (rest % others)[at])  # those in front have one more
-    found[place == 0] = largest
+    is_first = place == 0
+    found[is_first] = largest[at[is_first]]
     return found

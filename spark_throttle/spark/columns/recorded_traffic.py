@@ -6,9 +6,12 @@ usually far fewer, because most namespaces send now and then.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
@@ -16,7 +19,9 @@ from spark_throttle.core.arithmetic.units import parse_duration_ms
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MAX_UNITS
 from spark_throttle.errors import ConfigurationError, PolicyError
-from spark_throttle.what_if.traffic import SUMS, Traffic, interval_for
+from spark_throttle.what_if.traffic import Traffic, interval_for
+
+_COMPRESSION: Final = "spark.sql.execution.arrow.compression.codec"
 
 Duration: TypeAlias = str | int | float
 """A text such as ``24h``, or a number of seconds."""
@@ -99,17 +104,40 @@ def summed(  # noqa: PLR0913 - all that is recorded of an event
         F.when(usable, F.floor(F.col("time") / interval_ms)).cast("bigint").alias("interval"),
         F.when(usable, F.col("namespace")).alias("namespace"),
     ]
+    amounts = {"size": "bytes"} if units is None else {"size": "bytes", "units": "units"}
     sums = rows.groupBy(*keys).agg(
         F.sum("messages").alias("messages"),
-        F.sum("size").alias("bytes"),
-        F.max(F.ceil(F.col("size") / F.col("messages"))).alias("largest_bytes"),
-        F.sum("units").alias("units"),
-        F.max(F.ceil(F.col("units") / F.col("messages"))).alias("largest_units"),
+        *(F.sum(column).alias(name) for column, name in amounts.items()),
+        *(
+            F.max(F.ceil(F.col(column) / F.col("messages"))).alias(f"largest_{name}")
+            for column, name in amounts.items()
+        ),
     )
-    table = sums.toArrow()
-    unusable = table.filter(table["interval"].is_null())
-    found = table.filter(table["interval"].is_valid()).select(SUMS.names)
-    return Traffic.of(found, interval_ms=interval_ms, unusable_messages=sum(unusable["messages"].to_pylist()))
+    with _compressed(events.sparkSession):
+        table = sums.toArrow()
+    unusable = 0
+    if table["interval"].null_count:
+        unusable = sum(table.filter(table["interval"].is_null())["messages"].to_pylist())
+        table = table.filter(table["interval"].is_valid())
+    return Traffic.of(table, interval_ms=interval_ms, unusable_messages=unusable)
+
+
+@contextmanager
+def _compressed(spark: SparkSession) -> Iterator[None]:
+    """Let Spark compress what it sends: its driver holds all sums at once, and they are small numbers."""
+    before = spark.conf.get(_COMPRESSION, None)
+    try:
+        spark.conf.set(_COMPRESSION, "zstd")
+    except PySparkException:  # a server that lets nobody set this sends them as it likes
+        yield
+        return
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_COMPRESSION)
+        else:
+            spark.conf.set(_COMPRESSION, before)
 
 
 def _of(units: Column | None) -> Column:
