@@ -258,7 +258,8 @@ class Throttle:
         Parameters
         ----------
         events
-            What was recorded, read with ``spark.read``: files, a table, or a topic.
+            What was recorded, read with ``spark.read``: files, a table, or a topic. Its units are charged when an event
+            arrives, and not corrected: let `units` be what it really cost.
         time
             Column or SQL expression of the time at which an event was sent, a timestamp.
         messages

@@ -1,6 +1,6 @@
 """Recorded traffic is what each namespace sent in each interval of event time: messages, bytes and the largest message.
 
-A day of 10,000 namespaces and 10^8 events is some 10^7 such sums, which fit in memory. What they forget is where in its
+A day of 10,000 namespaces and 10^8 events is some 3 * 10^7 such sums, 40 bytes each. What they forget is where in its
 interval an event lay, and how the bytes were divided: an interval's messages are taken to arrive at its end, and all
 but the largest to be of one size.
 """

@@ -14,8 +14,8 @@ from tests.kafka.broker import Broker, Record
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
     from pyspark.sql import SparkSession
+    from typer.testing import Result
 
 TENANT = "get_json_object(CAST(value AS STRING), '$.tenant')"
 
@@ -41,14 +41,8 @@ def test_events_of_a_topic_are_replayed_at_the_times_at_which_they_were_written(
     assert (found["messages"], found["unusable_messages"]) == (100, 2)
     tenants = {each["scope"]: each["offered_bytes"] for each in found["scopes"] if each["level"] == "tenant"}
     assert tenants == {"acme": 60 * 18, "blue": 40 * 18}
-    (written_s,) = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", broker.bootstrap)
-        .option("subscribe", "events")
-        .load()
-        .selectExpr("unix_seconds(min(timestamp))")
-        .first()
-    )  # type: ignore[misc]
+    topic = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", "events")
+    written_s = topic.load().selectExpr("unix_seconds(min(timestamp)) AS at").collect()[0]["at"]
     assert found["first_ms"] == 1_000 * written_s
 
 
