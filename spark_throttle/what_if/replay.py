@@ -235,8 +235,10 @@ class _Ledger:
         if messages.any() or len(state.queue) or len(state.nodes) or state.flows.has_lead.any():
             state, next_ms = self._planned(state, known, arrived, messages, now_ms=now_ms)
             known = positions_in(self._names, state.flows.names)
+        else:
+            state = replace(state, shared=state.shared.refilled(self._policy, now_ms=now_ms).lent())
         self._admitted[arrived.known] += passing.behind
-        return self._ways.charged(state, known, arrived, passing, now_ms=now_ms), next_ms
+        return self._ways.charged(state, known, arrived, passing), next_ms
 
     def _planned(
         self, state: DeciderState, known: Int64s, arrived: Arrived, messages: Int64s, *, now_ms: int

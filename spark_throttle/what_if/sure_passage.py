@@ -147,9 +147,7 @@ class Ways:
         found[known] = refill(state.flows.balance_micro, rate, self.full_micro[known], elapsed_ms)
         return found
 
-    def charged(
-        self, state: DeciderState, known: Int64s, arrived: Arrived, passing: Passing, *, now_ms: int
-    ) -> DeciderState:
+    def charged(self, state: DeciderState, known: Int64s, arrived: Arrived, passing: Passing) -> DeciderState:
         """Return the state after a batch with what passed behind it.
 
         Parameters
@@ -162,7 +160,7 @@ class Ways:
             return state
         taken = np.zeros((len(self.policy.shared), len(Dimension)), dtype=np.int64)
         taken[:, : len(KNOWN)] = taken_by(self.scopes[arrived.known[some]], passing.behind[some].T, len(taken)).T
-        shared = state.shared.refilled(self.policy, now_ms=now_ms).debited(taken, self.policy, MIN_BALANCE_MICRO)
+        shared = state.shared.debited(taken, self.policy, MIN_BALANCE_MICRO)
         own = some[passing.is_remembered[some]]
         if not len(own):
             return replace(state, shared=shared)

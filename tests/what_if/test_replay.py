@@ -199,6 +199,12 @@ def test_what_stops_a_message_is_counted_once_where_it_first_waits() -> None:
     assert scopes["g"].held_by == {"resource_group bytes": 2, "tenant messages": 1}
 
 
+def test_what_waits_when_the_events_end_is_told() -> None:
+    policy = {"tenants": {"acme": {"publish": {"messages_per_second": 1, "burst_seconds": 1}}}}
+    (acme,) = what_if(recorded([[("acme/a", 1)] * 4]), compiled(policy)).of_level("tenant")
+    assert (acme.policy.waiting_messages, acme.policy.oldest_waiting_ms, acme.is_held) == (2, 0, True)
+
+
 def test_two_policies_are_compared_scope_by_scope_the_worst_first() -> None:
     def policy(rate: int) -> dict[str, Any]:
         return {"tenants": {"slow": {"publish": {"messages_per_second": rate, "burst_seconds": 1}}}}
