@@ -29,11 +29,16 @@ from cosmic_ray.work_item import MutationSpec
 
 from tests.mutants.changes import FOLDER, drawn_before, mutant_of, sources
 from tests.mutants.covering import ROOT
-from tests.mutants.trials import MOST_SECONDS, NO_MUTANT, Found, Trials
+from tests.mutants.trials import NO_MUTANT, Found, Trials
 
 
 def try_all(
-    changes: Sequence[MutationSpec], known: dict[tuple[object, ...], Found], trials: Trials, *, is_again: bool
+    changes: Sequence[MutationSpec],
+    known: dict[tuple[object, ...], Found],
+    trials: Trials,
+    most_seconds: float,
+    *,
+    is_again: bool,
 ) -> Iterator[Found]:
     """Yield what is found of each change that makes a mutant, whether it was known or is tried now."""
     lines = {path: path.read_text(encoding="utf-8").splitlines() for path in {each.module_path for each in changes}}
@@ -50,7 +55,7 @@ def try_all(
         if code is None:
             yield Found(mutant, NO_MUTANT, 0, 0)
         else:
-            yield trials.attempt(mutant, code, float("inf") if is_again else MOST_SECONDS, anew=is_again)
+            yield trials.attempt(mutant, code, most_seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a part of the path of the modules to change")
     parser.add_argument("--again", action="store_true", help="try again what survived before")
+    parser.add_argument("--seconds", type=float, default=30, help="of CPU that the tests of a mutant may cost at first")
     parser.add_argument("--quick", action="store_true", help="leave out the tests that are marked slow")
     parser.add_argument("--covering", type=Path, help="which tests run which lines, as an earlier run has found out")
     options = parser.parse_args(arguments)
@@ -73,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines = results.read_text().splitlines() if results.exists() else []
         known = {each.mutant.key: each for each in map(Found.read, lines)}
         counted = Counter[str]()
-        for each in try_all(changes, known, trials, is_again=options.again):
+        for each in try_all(changes, known, trials, options.seconds, is_again=options.again):
             counted[each.outcome] += 1
             if each.mutant.key not in known or known[each.mutant.key] is not each:
                 with results.open("a") as out:

@@ -42,9 +42,6 @@ TESTED: Final = (
 
 OPTIONS: Final = ("-q", "-n0", "-s", "-p", "no:randomly", "-p", "no:cacheprovider", "-m")
 ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT), "CI": "true", "OMP_NUM_THREADS": "1"}
-MOST_SECONDS: Final = 30
-"""CPU seconds of tests that a mutant meets at first; what costs more than these is left out, the dearest first."""
-
 NO_MUTANT: Final = "the change is no program, or the same"
 _LOOPS: Final = "a test does not end"
 _SETUP_SECONDS: Final = 0.004
@@ -163,13 +160,13 @@ class Trials:
 
     # --------------------------------------------------------------------------------------------------- one mutant
 
-    def attempt(self, mutant: Mutant, code: str, most_seconds: float, *, anew: bool = False) -> Found:
+    def attempt(self, mutant: Mutant, code: str, most_seconds: float) -> Found:
         """Let a mutant meet the tests that are near, until one fails or they cost too much."""
         near = self.near(mutant)
         some = self._affordable(near, most_seconds)
         seconds = sum(self.covered.seconds[test] for test in some)
         is_done, failed, spent = not some, None, 0.0
-        if some and not anew:
+        if some:
             is_done, failed, spent = self._fork(lambda: self._meet(mutant, code, some), 10 + 2 * seconds)
         if not is_done:
             failed, spent = self._begin_anew(mutant, code, some, 20 + 2 * seconds)
