@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,8 @@ NO_JVM: Final = "not jvm and not kafka and not wide and not thorough"
 TESTED: Final = (
     *(f"{PACKAGE}/{name}" for name in MUTATED), *(f"tests/{name}" for name in MUTATED),
     "tests/life/test_written_lives.py", "tests/life/test_steady_service.py", "tests/life/test_laws.py",
-    "tests/life/test_laws_of_fairness.py", "tests/public_cases", "tests/what_if", "tests/models", "tests/docs",
+    "tests/life/test_laws_of_fairness.py", "tests/public_cases", "tests/what_if",
+    "tests/models/test_batches.py", "tests/models/test_leases.py", "tests/models/test_seen_batches.py", "tests/docs",
 )  # fmt: skip
 """Where the tests are that may notice."""
 
@@ -47,8 +48,14 @@ _LOOPS: Final = "a test does not end"
 _SETUP_SECONDS: Final = 0.004
 """What a test costs beside its call."""
 
+_LONGEST_SECONDS: Final = 60
+"""What a test costs at most."""
+
+_SLOW_SECONDS: Final = 0.5
+"""What a slow test costs of which nothing is known."""
+
 _MEETINGS: Final = 0.05
-"""How likely a test notices that has noticed nothing of the module yet, counted in mutants of the module."""
+"""How likely a test notices that has noticed nothing yet, counted in mutants of the module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,10 @@ class Trials:
         self._marks = f"{NO_JVM} and not slow" if is_quick else NO_JVM
         self._run = run
         self._items: dict[str, pytest.Item] = {}
+        self._slow: list[str] = []
+        self._spent: dict[str, float] = {}
+        """What tests cost that passed in this process."""
+
         self._noticed: Counter[tuple[str, str]] = Counter()
         self._failed: str | None = None
 
@@ -115,6 +126,7 @@ class Trials:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run what is to be run in place of the tests."""
         self._items = {item.nodeid: item for item in session.items}
+        self._slow = [item.nodeid for item in session.items if item.get_closest_marker("slow") is not None]
         self._run(self)
         return True
 
@@ -126,10 +138,13 @@ class Trials:
     # ------------------------------------------------------------------------------------------- which tests are near
 
     def cover(self) -> None:
-        """Find out which tests run which lines, where it is not known yet."""
-        unknown = [test for test in self._items if test not in self.covered.seconds]
+        """Find out which quick tests run which lines, where it is not known yet.
+
+        A slow test runs most lines of what it is about, and to note them costs more than to let it meet some mutants.
+        """
+        unknown = [test for test in self._items if test not in {*self.covered.seconds, *self._slow}]
         if unknown:
-            _, failed, _ = self._fork(lambda: self._note_lines(unknown), most_seconds=100_000)
+            failed = self._fork(lambda: self._note_lines(unknown), most_seconds=100_000)[1]
             if failed is not None:
                 sys.exit(f"without a mutant {failed} fails")
             self.covered = Covered(self.covered.path)
@@ -147,61 +162,82 @@ class Trials:
         """Return the tests that run a mutant's line, or its function, in the order of their cost by their chance."""
         surely, perhaps = (each & self._items.keys() for each in self.covered.tests_at(mutant.module, mutant.line))
 
-        def price(test: str) -> tuple[float, str]:
-            chance = (_MEETINGS + self._noticed[mutant.module, test]) * (1 if test in surely else 1 / 8)
-            return (self.covered.seconds[test] + _SETUP_SECONDS) / chance, test
+        path = Path(mutant.module)
+        package = path.parts[1]
 
+        def price(test: str) -> tuple[float, str]:
+            chance = _MEETINGS + self._noticed[mutant.module, test] + self._noticed[package, test] / 4
+            file = Path(test.partition("::")[0])
+            if test not in surely:
+                chance /= 2 if file.parts[1:-1] == path.parts[1:-1] else 8
+            return self._cost(test) / chance / (4 if path.stem in file.stem else 1), test
+
+        perhaps |= {test for test in self._slow if test.split("/")[1] in {package, "life", "models", "public_cases"}}
         return sorted(surely | perhaps, key=price)
+
+    def _cost(self, test: str) -> float:
+        return self.covered.seconds.get(test, _SLOW_SECONDS) + _SETUP_SECONDS
 
     def learn(self, found: Found) -> None:
         """Take in what was found of a mutant: who noticed one is likely to notice the next of its module."""
         if found.noticed_by is not None:
             self._noticed[found.mutant.module, found.noticed_by] += 1
+            self._noticed[found.mutant.module.split("/")[1], found.noticed_by] += 1
 
     # --------------------------------------------------------------------------------------------------- one mutant
 
     def attempt(self, mutant: Mutant, code: str, most_seconds: float) -> Found:
         """Let a mutant meet the tests that are near, until one fails or they cost too much."""
         near = self.near(mutant)
-        some = self._affordable(near, most_seconds)
-        seconds = sum(self.covered.seconds[test] for test in some)
-        is_done, failed, spent = not some, None, 0.0
-        if some:
-            is_done, failed, spent = self._fork(lambda: self._meet(mutant, code, some), 10 + 2 * seconds)
+        is_done, failed, spent, met = not near, None, 0.0, dict[str, float]()
+        if near:
+            longest = _LONGEST_SECONDS + most_seconds
+            is_done, failed, spent, met = self._fork(lambda: self._meet(mutant, code, near, most_seconds), longest)
         if not is_done:
-            failed, spent = self._begin_anew(mutant, code, some, 20 + 2 * seconds)
-        found = Found(mutant, failed, len(some), len(near) - len(some), round(spent, 2))
+            met = dict.fromkeys(self._within(near, most_seconds), 0.0)
+            failed, spent = self._begin_anew(mutant, code, list(met), _LONGEST_SECONDS + 2 * most_seconds)
+        self.covered.seconds.update((test, each) for test, each in met.items() if test in self._slow and each)
+        found = Found(mutant, failed, len(met), len(near) - len(met), round(spent, 2))
         self.learn(found)
         return found
 
-    def _affordable(self, tests: Sequence[str], most_seconds: float) -> list[str]:
-        """Return as many of the tests, in their order, as cost so much; a dear one makes no room for cheap ones."""
-        spent, some = 0.0, list[str]()
-        for test in tests:
-            seconds = self.covered.seconds[test] + _SETUP_SECONDS
-            if not some or spent + seconds <= most_seconds:
-                some.append(test)
-                spent += seconds
-        return some
-
-    def _meet(self, mutant: Mutant, code: str, tests: Sequence[str]) -> bool:
+    def _meet(self, mutant: Mutant, code: str, tests: Sequence[str], most_seconds: float) -> bool:
         if not change_functions(mutant.module, code):
             return False
         for each in gc.get_objects():
             if isinstance(each, functools._lru_cache_wrapper):
                 each.cache_clear()
-        for test, after in zip(tests, [*tests[1:], None], strict=True):
+        rest, test = iter(tests[1:]), tests[0]
+        while True:
+            begun, left = time.process_time(), most_seconds - sum(self._spent.values()) - self._cost(test)
+            after = next((each for each in rest if self._cost(each) <= left), None)  # a dear one makes room for none
             self._protocol(test, after)
             if self._failed is not None:
-                break
-        return True
+                return True
+            self._spent[test] = time.process_time() - begun
+            if after is None:
+                return True
+            test = after
+
+    def _within(self, tests: Sequence[str], most_seconds: float) -> Iterator[str]:
+        """Yield tests as long as they cost no more; a dear one makes no room for cheap ones."""
+        spent = 0.0
+        for test in tests:
+            if spent == 0 or spent + self._cost(test) <= most_seconds:
+                spent += self._cost(test)
+                yield test
 
     def _protocol(self, test: str, after: str | None) -> None:
         item, following = self._items[test], None if after is None else self._items[after]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
-    def _fork(self, run: Callable[[], bool | None], most_seconds: float) -> tuple[bool, str | None, float]:
-        """Do something in a process of its own; return whether it was done, the test that failed, and the CPU time."""
+    def _fork(
+        self, run: Callable[[], bool | None], most_seconds: float
+    ) -> tuple[bool, str | None, float, dict[str, float]]:
+        """Do something in a process of its own.
+
+        Return whether it was done, the test that failed, the CPU time, and that of each test that passed.
+        """
         with tempfile.TemporaryDirectory() as folder:
             answer, log = Path(folder, "answer"), Path(folder, "log")
             process = os.fork()
@@ -210,11 +246,11 @@ class Trials:
             _, status, usage = os.wait4(process, 0)
             spent = usage.ru_utime + usage.ru_stime
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
-                return True, _LOOPS, spent
+                return True, _LOOPS, spent, {}
             if status:
                 raise AssertionError(f"the tests end with {status}: {log.read_text()[-2000:]}")
-            is_done, failed = json.loads(answer.read_text())
-            return is_done, failed, spent
+            is_done, failed, met = json.loads(answer.read_text())
+            return is_done, failed, spent, met
 
     def _in_the_fork(self, run: Callable[[], bool | None], answer: Path, log: Path, most_seconds: int) -> None:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -223,7 +259,7 @@ class Trials:
         resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
         try:
             is_done = run() is not False
-            answer.write_text(json.dumps([is_done, self._failed]))
+            answer.write_text(json.dumps([is_done, self._failed, self._spent]))
             os._exit(0)
         except BaseException:  # noqa: BLE001 - whatever ends it is told in the file of its output
             traceback.print_exc()

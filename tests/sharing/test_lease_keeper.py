@@ -53,7 +53,10 @@ def test_visit_that_hangs_holds_up_nobody(job: Job, exchange: MemoryExchange, ti
     visit.start()
     hangs.wait(60)
     assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
-    time.now_ms += 2 * SETTINGS.interval_ms + 1
+    time.now_ms += 2 * SETTINGS.interval_ms
+    job.rate()
+    assert job.told[-1].problem == ""
+    time.now_ms += 1
     job.rate()
     assert "has not ended" in job.told[-1].problem
     time.now_ms += SETTINGS.hold_ms
