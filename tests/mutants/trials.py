@@ -33,11 +33,16 @@ from tests.mutants.covering import MUTATED, PACKAGE, ROOT, Covered, noting_lines
 from tests.mutants.equivalent import reason_of
 
 NO_JVM: Final = "not jvm and not kafka and not wide and not thorough"
+_LIFE: Final = (
+    "late_costs", "late_costs_of_a_job", "laws", "laws_of_budgets", "laws_of_fairness", "laws_of_guarantees",
+    "limits_of_a_job", "put_back_with_sinks", "runs_of_one_job", "simulated_exchange", "simulated_job",
+    "steady_service", "written_lives",
+)  # fmt: skip
 TESTED: Final = (
     *(f"{PACKAGE}/{name}" for name in MUTATED), *(f"tests/{name}" for name in MUTATED),
-    "tests/life/test_written_lives.py", "tests/life/test_steady_service.py", "tests/life/test_laws.py",
-    "tests/life/test_laws_of_fairness.py", "tests/public_cases", "tests/what_if",
-    "tests/models/test_batches.py", "tests/models/test_leases.py", "tests/models/test_seen_batches.py", "tests/docs",
+    *(f"tests/life/test_{name}.py" for name in _LIFE),
+    *(f"tests/models/test_{name}.py" for name in ("batches", "leases", "seen_batches")),
+    "tests/public_cases", "tests/spark/move", "tests/spark/paced", "tests/what_if", "tests/docs",
 )  # fmt: skip
 """Where the tests are that may notice."""
 
@@ -172,7 +177,9 @@ class Trials:
                 chance /= 2 if file.parts[1:-1] == path.parts[1:-1] else 8
             return self._cost(test) / chance / (4 if path.stem in file.stem else 1), test
 
-        perhaps |= {test for test in self._slow if test.split("/")[1] in {package, "life", "models", "public_cases"}}
+        perhaps |= {
+            test for test in self._slow if test.split("/")[1] in {package, "life", "models", "public_cases", "spark"}
+        }
         return sorted(surely | perhaps, key=price)
 
     def _cost(self, test: str) -> float:
