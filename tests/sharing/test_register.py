@@ -293,18 +293,22 @@ def test_register_that_cannot_be_opened_is_named_and_the_others_are_read() -> No
 
 
 @pytest.mark.slow
-def test_registers_are_read_several_at_a_time() -> None:
+def test_registers_are_read_several_at_a_time_and_a_read_that_never_ends_keeps_no_process_alive() -> None:
     exchange = MemoryExchange()
     for number in range(64):
         Publisher(exchange, f"job{number:02}").publish({1: 1})
     together, reads = threading.Barrier(16, timeout=60), exchange.read
 
+    threads = set[threading.Thread]()
+
     def waiting(name: str) -> bytes | None:
+        threads.add(threading.current_thread())
         together.wait()  # until sixteen are here
         return reads(name)
 
     exchange.reads_at_once, exchange.read = 16, waiting  # type: ignore[method-assign]
     assert len(reader(exchange).read(ids(1)).reports) == 64
+    assert [each.daemon for each in threads - {threading.current_thread()}] == [True] * 15
 
 
 def test_register_whose_bytes_are_whole_and_say_nothing_is_one_that_cannot_be_understood() -> None:
