@@ -173,6 +173,36 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "takes_costs: bool = False,",
         "takes_costs: bool = True,",
     ): "whoever makes a plane in the product says it; no test that leaves it out tells costs",
+    (
+        "spark_throttle/core/batch/queue_bounds.py",
+        "return [level + 8 * margin, level - 8 * margin, level + margin, level - margin]",
+        "return [level + 8 * margin, level - 8 | margin, level + margin, level - margin]",
+    ): "it says where the search looks first, and not what it finds",
+    (
+        "spark_throttle/core/fair/filling.py",
+        "middle = low + (part if step % 3 < 2 else (high - low) // 2)",
+        "middle = low + (part if step - 3 < 2 else (high - low) // 2)",
+    ): "it says where the search looks next, and not what it finds",
+    (
+        "spark_throttle/control/plane.py",
+        "if has_come and moment.is_off:",
+        "if has_come or moment.is_off:",
+    ): "the moment after an epoch is the same when it is asked once more",
+    (
+        "spark_throttle/core/reservations.py",
+        "return (1 << np.arange(shape[0] * shape[1])).reshape(shape)",
+        "return (1 << np.arange(shape[ -1] * shape[1])).reshape(shape)",
+    ): "there are four levels, and a rate and three budgets: the two are the same number",
+    (
+        "spark_throttle/core/batch/arrivals.py",
+        "return np.minimum(specific_ns + state.prices.common_ns, MOST_NS // max(1, len(state.queue) + arrivals))",
+        "return np.minimum(specific_ns + state.prices.common_ns, MOST_NS // max( 2, len(state.queue) + arrivals))",
+    ): "a bound on the price of one row alone, which none comes near: 834 days",
+    (
+        "spark_throttle/core/fair/turns.py",
+        "if not ((found == guess) & (found >= 0)).all():",
+        "if not ((found is guess) & (found >= 0)).all():",
+    ): "it looks once more at what it has found, and finds the same",
 }
 """Reasons, by (module, line before, line after)."""
 
