@@ -203,6 +203,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "if not ((found == guess) & (found >= 0)).all():",
         "if not ((found is guess) & (found >= 0)).all():",
     ): "it looks once more at what it has found, and finds the same",
+    (
+        "spark_throttle/core/arithmetic/fixed_point.py",
+        "if _fits(amount, _PRODUCT_BITS - bits):",
+        "if _fits(amount, _PRODUCT_BITS ^ bits):",
+    ): "of 62 all bits are set but the lowest: less an even number, it is the same, and all numbers of bits are even",
 }
 """Reasons, by (module, line before, line after)."""
 

@@ -42,7 +42,7 @@ TESTED: Final = (
     *(f"{PACKAGE}/{name}" for name in MUTATED), *(f"tests/{name}" for name in MUTATED),
     *(f"tests/life/test_{name}.py" for name in _LIFE),
     *(f"tests/models/test_{name}.py" for name in ("batches", "leases", "seen_batches")),
-    "tests/public_cases", "tests/spark/move", "tests/spark/paced", "tests/what_if", "tests/docs",
+    "tests/public_cases", "tests/spark/move/test_left_rows.py", "tests/spark/move/test_reserved_rows.py", "tests/what_if", "tests/docs",
 )  # fmt: skip
 """Where the tests are that may notice."""
 
