@@ -42,7 +42,8 @@ TESTED: Final = (
     *(f"{PACKAGE}/{name}" for name in MUTATED), *(f"tests/{name}" for name in MUTATED),
     *(f"tests/life/test_{name}.py" for name in _LIFE),
     *(f"tests/models/test_{name}.py" for name in ("batches", "leases", "seen_batches")),
-    "tests/public_cases", "tests/spark/move/test_left_rows.py", "tests/spark/move/test_reserved_rows.py", "tests/what_if", "tests/docs",
+    *(f"tests/spark/move/test_{name}.py" for name in ("left_rows", "reserved_rows")),
+    "tests/public_cases", "tests/what_if", "tests/docs",
 )  # fmt: skip
 """Where the tests are that may notice."""
 
