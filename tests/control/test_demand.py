@@ -222,6 +222,21 @@ def test_a_debt_waits_for_a_share_if_the_last_batch_left_it_and_none_repays_it(
     assert owes_without_share(POLICY, last, rate if has_share else np.minimum(rate, 0)) is owes
 
 
+def test_of_budgets_is_told_what_is_wanted_and_the_weights_of_those_who_want_it() -> None:
+    quota = limit(messages_per_second=100, messages_per_day=1_000)
+    policy = make_policy(tenants={"acme": Tenant(quota)}, namespaces={"acme/heavy": Namespace(limit(weight=7))})
+    meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
+    use = {"acme/a": (5, 0, 25), "acme/heavy": (5, 0, 5), "acme/idle": (0, 0, 0)}
+    meter.add(report(use, 0, policy), now_ms=1_000)
+    meter.measure(policy, now_ms=1_000)
+    assert meter.wanted is not None
+    demand, weight = meter.wanted
+    scopes = SharedScopes.of(policy, "publish")
+    at = scopes.position[scopes.ids == ACME]
+    assert weight[at].tolist() == [1 + 7]
+    assert demand[at, Dimension.MESSAGES] > 0
+
+
 def test_job_that_starts_takes_its_seats_before_there_are_rows() -> None:
     meter = DemandMeter("publish", CYCLE_MS, 2 * CYCLE_MS)
     assert sorted(meter.measure(POLICY, now_ms=5).ids.tolist()) == sorted([ACME, GOLD])

@@ -152,6 +152,11 @@ def test_another_policy_gives_an_estimate_back_where_its_quota_was_charged_the_w
     assert played.balance() - held == (40 if is_given_back else 0)
 
 
+def test_costs_told_in_parts_are_those_of_each_part() -> None:
+    costs = LateCosts.sum_of([costs_of([(7, 30), (8, 1)]), replace(costs_of([(9, 5)]), unusable=2)])
+    assert (costs.identity[:, 1].tolist(), costs.units.tolist(), costs.unusable) == ([7, 8, 9], [30, 1, 5], 2)
+
+
 def test_reservation_that_nobody_settles_ends_and_its_estimate_stands() -> None:
     played = Played(job(1, burst_seconds=100))
     played.batch([("acme/x", 60, 7)])
