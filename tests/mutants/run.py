@@ -3,15 +3,13 @@
 Cosmic Ray says which changes there are: another operator, comparison or number, a condition negated, a decorator
 removed. A seeded sample of them is drawn, a place in the code first and then a change there, so that a place where
 many changes are possible is not drawn more often. Each mutant meets the tests of `make test` without a JVM that run the
-changed line, those first that are cheap and have noticed other mutants of the module, until one fails
-(`tests.mutants.trials`). Which tests run which lines is found out once for the code as it is. A mutant that all of them
-pass is a survivor: a test is missing, or the change makes no difference and stands with its reason in
-`tests.mutants.equivalent`.
+changed line, or are slow and about its package, those first that are cheap and have noticed other mutants of the module,
+until one fails (`tests.mutants.trials`). A mutant that all of them pass is a survivor: a test is missing, or the change
+makes no difference and stands with its reason in `tests.mutants.equivalent`.
 
 What is found is appended to ``build/mutants/SEED.jsonl``. A run that was stopped goes on there. With ``--quick`` the
-tests marked slow are left out, which is the way to begin; ``--again`` tries the survivors once more, by all tests that
-run their line, the dearest too, in a process for each. The last line is JSON; the exit status is 0 if no survivor is
-without a reason.
+tests marked slow are left out, which is the way to begin; ``--again`` tries the survivors once more. Each meets tests
+for as many ``--seconds`` of CPU. The last line is JSON; the exit status is 0 if no survivor is without a reason.
 """
 
 from __future__ import annotations
