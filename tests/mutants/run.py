@@ -3,7 +3,7 @@
 Cosmic Ray says which changes there are: another operator, comparison or number, a condition negated, a decorator
 removed. A seeded sample of them is drawn, a place in the code first and then a change there, so that a place where
 many changes are possible is not drawn more often. Each mutant meets the tests of `make test` without a JVM that run the
-changed line, or are slow and about its package, those first that are cheap and have noticed other mutants of the module,
+changed line, or are slow and about its package, those first that are cheap and have noticed others of its module,
 until one fails (`tests.mutants.trials`). A mutant that all of them pass is a survivor: a test is missing, or the change
 makes no difference and stands with its reason in `tests.mutants.equivalent`.
 
