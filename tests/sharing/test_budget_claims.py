@@ -154,9 +154,9 @@ def test_what_others_used_of_a_budget_is_all_that_the_dead_and_the_replaced_clai
             usage=encode(pair), bins=one, bin_demand=encode(np.array([[9, 0]])), bin_weight=one, period=one,
         )  # fmt: skip
 
-    others = joined([rows(1, 3), rows(3, 20)])
+    others = joined([rows(1, 3), rows(5, 20)])
     claim, by_others = divide_budgets(
         rows(2, 2), np.array([50]), others, np.array([0, 0]), np.array([True, False]), np.array([0, 1]), np.array([1])
     )
-    assert by_others.tolist() == [3 + 1 + 3]
+    assert by_others.tolist() == [3 + 1 + 5]
     assert claim.tolist() == [2 + 9]
