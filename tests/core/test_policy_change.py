@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.policy_change import carried_shared, under_epoch
+from spark_throttle.core.policy_change import carried, carried_shared, under_epoch
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,
@@ -465,3 +465,9 @@ def test_share_earns_until_it_ends_or_now_whether_or_not_the_policy_changes_too(
     after = replace(policy, revision="r2") if is_changed else policy
     found = under_epoch(spent, row, policy, after, now_ms=START_MS + 4_000)
     assert found.shared.balance_micro[1, MESSAGES] == earned * MICRO
+
+
+def test_time_that_changes_of_policy_have_paid_counts_for_the_next_batch() -> None:
+    policy = make_policy()
+    state = replace(DeciderState.initial(policy, now_ms=START_MS), advanced_to_ms=START_MS, paid_ms=5)
+    assert carried(state, policy, replace(policy, revision="r2"), now_ms=START_MS + 3).paid_ms == 8
