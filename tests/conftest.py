@@ -49,7 +49,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "same")
 
 TESTS = Path(__file__).parent
-collect_ignore = [*(f"mutants/{name}.py" for name in ("changes", "covering", "run", "trials")), "cluster/proxy.py"]
+collect_ignore = [*(f"mutants/{name}.py" for name in ("changes", "run", "trials")), "cluster/proxy.py"]
 """They need packages that `make mutants` and `make cluster-test` install in environments of their own."""
 
 MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm", "tools": "jvm"}

@@ -117,7 +117,7 @@ def guaranteed_demand(policy: CompiledPolicy, matches: Matches, demand: Int64s, 
     most = np.where(
         (parts == UNLIMITED) | (total == 0),
         WHOLE,
-        quotient(np.minimum(parts, total), np.maximum(total, 1), FACTOR_BITS),
+        quotient(np.minimum(parts, total), total, FACTOR_BITS),
     )
     found = np.zeros_like(demand)
     found[rows] = times(demand.take(rows, axis=0), most.min(axis=1)[at[rows], None])

@@ -286,10 +286,10 @@ class Head:
     removed: Int64s
     """Scopes that the base has and the report lacks."""
 
-    budgets: int = 0
+    budgets: int
     """How many budgets the report claims anything of."""
 
-    longest: int = 0
+    longest: int
     """The longest of their periods, as in `ScopeRows`."""
 
 

@@ -77,6 +77,10 @@ class DrawnShares:
 
     may_go_on: bool = False
     pinned_file: str = ""
+    waits: list[bool] = field(default_factory=list)
+    """Whether rows waited, each time when it was asked whether an epoch is due."""
+
+    debts_told: int = 0
 
     def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
         pass
@@ -89,6 +93,7 @@ class DrawnShares:
     def is_due(
         self, policy: CompiledPolicy, pinned: PinnedShares, named: None, *, now_ms: int, is_waiting: bool
     ) -> bool:
+        self.waits.append(is_waiting)
         return bool((self.rates(policy) != pinned.rates).any())
 
     def begin_after(self, claims: None) -> None:
@@ -101,7 +106,7 @@ class DrawnShares:
         self.pinned_file, self.lapsed_ms = file, None
 
     def keep_until_repaid(self, policy: CompiledPolicy, balance: Int64s, share: Int64s, *, now_ms: int) -> None:
-        pass
+        self.debts_told += 1
 
     def has_lapsed(self, file: str) -> bool:
         return file != self.pinned_file or self.lapsed_ms is not None
@@ -221,3 +226,15 @@ def test_balances_are_those_of_a_plain_token_bucket(is_sharing: bool, seed: int,
     referee.check_limits(largest=200)
     assert 10 < len(epochs) < 150
     assert len(job.admitted) > 150
+
+
+def test_who_shares_is_asked_for_an_epoch_with_word_of_rows_that_wait_and_told_in_each_what_is_owed(
+    tmp_path: Path,
+) -> None:
+    shares = DrawnShares(quarters=4)
+    job = SharingJob(tmp_path, document(RATES[0], 1), shares=shares)
+    for shares.quarters in (4, 4, 2):
+        job.trigger([("a/x", 200)] * 60, after_ms=10)
+    assert shares.waits == [True, True]
+    assert job.name.number == 2
+    assert shares.debts_told == 4  # as each epoch was made, and as two reports came

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_throttle.control.demand import DemandMeter, SharedScopes
+from spark_throttle.control.shared_quotas import SharedQuotas, owes_without_share
 from spark_throttle.core.arithmetic.segments import name_hash, sums
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.report import Measurement
+from spark_throttle.sharing.settings import ShareSettings
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 CYCLE_MS = 5_000
@@ -182,6 +186,55 @@ def test_time_that_rows_wait_for_is_not_given_up_however_little_they_take() -> N
     meter.add(report({"acme/a": (0, 3, 3)}, 0, TIMED, price_ns=1), now_ms=1_000)
     for now_ms in range(2_000, 100_000, 1_000):
         assert ACME_TIME in meter.measure(TIMED, now_ms=now_ms).ids
+
+
+@pytest.mark.parametrize(("has_share", "until_ms"), [(True, 2_000), (False, 2_000 + 12 * CYCLE_MS)])
+def test_a_scope_in_debt_and_no_other_is_kept_until_its_share_has_repaid_it(
+    monkeypatch: pytest.MonkeyPatch, *, has_share: bool, until_ms: int
+) -> None:
+    kept = dict[int, int]()
+    monkeypatch.setattr(DemandMeter, "keep", lambda _, scopes, until: kept.update(zip(scopes, until, strict=True)))
+    settings = ShareSettings(interval_ms=CYCLE_MS, lease_ms=10 * CYCLE_MS, report_every=12)
+    quotas = SharedQuotas(SimpleNamespace(settings=settings, member="job"), "publish")  # type: ignore[arg-type]
+    rate = POLICY.shared.rate_micro_per_ms
+    scopes, balance = SharedScopes.of(POLICY, "publish"), np.zeros_like(rate)
+    at = scopes.position[scopes.ids == GOLD]
+    balance[at, Dimension.MESSAGES] = -2_000 * rate[at, Dimension.MESSAGES]
+    quotas.keep_until_repaid(POLICY, balance, rate if has_share else np.minimum(rate, 0), now_ms=0)
+    assert kept == {GOLD: until_ms}
+
+
+@pytest.mark.parametrize(
+    ("revision", "balance", "has_share", "owes"),
+    [
+        (POLICY.revision, -2, False, True),
+        (POLICY.revision, -1, False, False),  # what a bucket without a share lacks though it owes nothing
+        (POLICY.revision, -2, True, False),
+        ("another", -2, False, False),
+        (None, -2, False, False),
+    ],
+)
+def test_a_debt_waits_for_a_share_if_the_last_batch_left_it_and_none_repays_it(
+    revision: str | None, balance: int, *, has_share: bool, owes: bool
+) -> None:
+    rate = POLICY.shared.rate_micro_per_ms
+    last: Any = revision and SimpleNamespace(revision=revision, shared_micro=np.full_like(rate, balance))
+    assert owes_without_share(POLICY, last, rate if has_share else np.minimum(rate, 0)) is owes
+
+
+def test_of_budgets_is_told_what_is_wanted_and_the_weights_of_those_who_want_it() -> None:
+    quota = limit(messages_per_second=100, messages_per_day=1_000)
+    policy = make_policy(tenants={"acme": Tenant(quota)}, namespaces={"acme/heavy": Namespace(limit(weight=7))})
+    meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
+    use = {"acme/a": (5, 0, 25), "acme/heavy": (5, 0, 5), "acme/idle": (0, 0, 0)}
+    meter.add(report(use, 0, policy), now_ms=1_000)
+    meter.measure(policy, now_ms=1_000)
+    assert meter.wanted is not None
+    demand, weight = meter.wanted
+    scopes = SharedScopes.of(policy, "publish")
+    at = scopes.position[scopes.ids == ACME]
+    assert weight[at].tolist() == [1 + 7]
+    assert demand[at, Dimension.MESSAGES] > 0
 
 
 def test_job_that_starts_takes_its_seats_before_there_are_rows() -> None:

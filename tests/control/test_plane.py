@@ -32,6 +32,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
+def test_plane_without_threads_is_stopped_as_any_other(query: Query) -> None:
+    query.trigger()
+    query.plane.stop()
+    assert query.epoch.number == 1
+
+
 # When an epoch is due
 
 

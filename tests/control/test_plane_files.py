@@ -10,10 +10,12 @@ import pytest
 
 from spark_throttle.checkpoint.batch_records import CHARGES, REPORT, records
 from spark_throttle.control.charges import write_charges
-from spark_throttle.control.epochs import NO_EPOCH, EpochName
+from spark_throttle.control.epochs import NO_EPOCH, EpochName, logged_epoch
+from spark_throttle.control.reports import Reports
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError, EpochMissingError, StoredFormatError
+from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy, revision_of
 from spark_throttle.policy.model import PolicyDocument
 from tests.control.queries import Query, per_second
@@ -204,3 +206,32 @@ def test_unchanged_policies_are_compiled_once(query: Query, monkeypatch: pytest.
         query.trigger(10)
     assert compiled == ["publish"]
     assert query.policies.asked == 21
+
+
+@pytest.mark.parametrize(
+    ("offsets", "number"),
+    [
+        (['{"seconds":3}', '{"epoch":7,"file":"000000000007-5f"}'], 7),
+        (['{"control":{"epoch":7,"file":"000000000007-5f"},"references":1}'], 7),
+        (['{"epoch":7}'], None),
+        (['{"epoch":7,"file":"000000000007-5f"}'] * 2, None),
+    ],
+)
+def test_the_epoch_of_a_batch_is_the_one_that_its_offsets_name(
+    tmp_path: Path, offsets: list[str], number: int | None
+) -> None:
+    checkpoint = Directory(str(tmp_path))
+    checkpoint.write("offsets/3", "\n".join(["v1", "{}", *offsets]).encode())
+    found = logged_epoch(checkpoint, 3)
+    assert (None if found is None else found.number) == number
+
+
+def test_run_that_starts_reads_the_last_two_reports_and_then_those_that_come(tmp_path: Path) -> None:
+    query = Query(tmp_path / "control")
+    for _ in range(5):
+        query.trigger()
+        query.busy_batch()
+    reports = Reports(query.directory, lambda: None)
+    assert len(reports.take_in(query.epoch)) == 2
+    query.busy_batch()
+    assert len(reports.take_in(query.epoch)) == 1

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.policy_change import carried_shared, under_epoch
+from spark_throttle.core.policy_change import carried, carried_shared, under_epoch
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,
@@ -453,12 +453,21 @@ def test_row_that_a_rule_on_messages_or_bytes_holds_is_held_on_when_another_quot
     assert not len(decider.state.queue)
 
 
+@pytest.mark.parametrize(("until_ms", "earned"), [(1_000, 10), (4_000, 40), (5_000, 40)])
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_share_that_ended_earns_nothing_more_whether_or_not_the_policy_changes_too(*, is_changed: bool) -> None:
+def test_share_earns_until_it_ends_or_now_whether_or_not_the_policy_changes_too(
+    until_ms: int, earned: int, *, is_changed: bool
+) -> None:
     policy = make_policy(groups={"g": limit(messages_per_second=10, burst_seconds=5)}, default=Namespace(group="g"))
     state = DeciderState.initial(policy, now_ms=START_MS)
     spent = replace(state, shared=SharedBuckets(np.zeros_like(state.shared.balance_micro), START_MS))
-    row = pins(1, START_MS + 4_000, earns_until_ms=START_MS + np.array([4_000, 1_000]))
+    row = pins(1, START_MS + 4_000, earns_until_ms=START_MS + np.array([4_000, until_ms]))
     after = replace(policy, revision="r2") if is_changed else policy
     found = under_epoch(spent, row, policy, after, now_ms=START_MS + 4_000)
-    assert found.shared.balance_micro[1, MESSAGES] == 10 * MICRO
+    assert found.shared.balance_micro[1, MESSAGES] == earned * MICRO
+
+
+def test_time_that_changes_of_policy_have_paid_counts_for_the_next_batch() -> None:
+    policy = make_policy()
+    state = replace(DeciderState.initial(policy, now_ms=START_MS), advanced_to_ms=START_MS, paid_ms=5)
+    assert carried(state, policy, replace(policy, revision="r2"), now_ms=START_MS + 3).paid_ms == 8

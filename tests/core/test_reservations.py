@@ -11,7 +11,8 @@ import pytest
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.limits.budgets import CalendarWindows
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s, Verdict
+from spark_throttle.core.policy_change import carried
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s, OnExcess, Verdict
 from spark_throttle.core.reservations import LateCosts, Reservations, settled
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import UsageReport
@@ -121,6 +122,39 @@ def test_what_is_given_back_fills_a_bucket_up_to_its_burst() -> None:
     assert played.balance() == 40
     played.batch([], [(7, 0)], after_ms=5_000)
     assert played.balance() == 100
+
+
+@pytest.mark.parametrize(
+    ("then", "becomes", "is_given_back"),
+    [
+        (OnExcess.DELAY, OnExcess.DELAY, True),
+        (OnExcess.OBSERVE, OnExcess.OBSERVE, True),
+        (OnExcess.DELAY, OnExcess.OBSERVE, True),
+        (OnExcess.OBSERVE, OnExcess.DELAY, False),  # it held on to a burst at most
+        (None, OnExcess.DELAY, False),
+    ],
+)
+def test_another_policy_gives_an_estimate_back_where_its_quota_was_charged_the_whole(
+    then: OnExcess | None, becomes: OnExcess, *, is_given_back: bool
+) -> None:
+    def policy_of(on_excess: OnExcess | None, burst_seconds: float) -> CompiledPolicy:
+        quota = limit() if on_excess is None else limit(
+            units_per_second=10, burst_seconds=burst_seconds, on_excess=on_excess
+        )  # fmt: skip
+        return replace(make_policy(job=quota), reservation_ms=AFTER_MS)
+
+    before, after = policy_of(then, 10), policy_of(becomes, 20)
+    played = Played(before)
+    played.batch([("acme/x", 60, 7)])
+    played.state = carried(played.state, before, after, now_ms=played.now_ms, earns_until_ms=None)
+    played.policy, held = after, played.balance()
+    played.batch([], [(7, 20)], after_ms=0)
+    assert played.balance() - held == (40 if is_given_back else 0)
+
+
+def test_costs_told_in_parts_are_those_of_each_part() -> None:
+    costs = LateCosts.sum_of([costs_of([(7, 30), (8, 1)]), replace(costs_of([(9, 5)]), unusable=2)])
+    assert (costs.identity[:, 1].tolist(), costs.units.tolist(), costs.unusable) == ([7, 8, 9], [30, 1, 5], 2)
 
 
 def test_reservation_that_nobody_settles_ends_and_its_estimate_stands() -> None:

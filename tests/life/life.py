@@ -188,7 +188,7 @@ class Life:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.laws) - set(LAW_NAMES)):
             raise ValueError(f"unknown laws {', '.join(unknown)}; there are {', '.join(LAW_NAMES)}")
-        if self.birth.is_sharing:
+        if self.birth.is_sharing and self.exchange is None:
             self.exchange = SimulatedExchange(SETTINGS)
         try:
             job = SimulatedJob(self._as_counted(self.birth.document), exchange=self.exchange)

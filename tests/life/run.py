@@ -1,8 +1,9 @@
 """Lives of a job, one after the other, for minutes: ``python -m tests.life.run --minutes 30 --seed 1``.
 
-Every tenth life is traced too: each step of its job must be one that the model of batches (`tests.models`) allows. The
-last line is JSON. The first violation ends the run and is told with its law, its life, the steps that are left of
-it when all that is not needed has been taken out, and the command that replays it; ``--all`` goes on and counts.
+Every tenth life is traced too: each step of its jobs must be one that the models of batches and leases (`tests.models`)
+allow. The last line is JSON. The first violation ends the run and is told with its law, its life, the steps that are
+left of it when all that is not needed has been taken out, and the command that replays it; ``--all`` goes on and
+counts.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
+from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from tests.life.drawing import Step
 from tests.life.laws import Violation
-from tests.life.life import LAW_NAMES, Life, Script, draw_script
+from tests.life.life import LAW_NAMES, SETTINGS, Life, Script, draw_script
 from tests.life.policies import KINDS
 from tests.life.shrink import shrunk
 from tests.life.steps import RULES
 from tests.models.batches import Batches
 from tests.models.checker import NotAllowedError
-from tests.models.traced_batches import BatchTrace, trace_batches
+from tests.models.leases import Leases
+from tests.models.traced_batches import trace_batches
+from tests.models.traced_leases import trace_leases
 
 MODEL: Final = "Model"
-"""Each step of a job is one that the model of batches allows."""
+"""Each step of a job is one that the models of batches and leases allow."""
 
 _TRACED: Final = 10
 """One life of so many is traced: to compare the model with the files costs more than the life."""
@@ -48,30 +52,31 @@ class Tally:
     reached: Counter[str] = field(default_factory=Counter)
     """How often each action of the model of batches was taken."""
 
+    of_leases: Counter[str] = field(default_factory=Counter)
+    """How often each action of the model of leases was taken."""
+
 
 def broken_by(
     script: Script, steps: Sequence[Step], laws: Sequence[str], tally: Tally | None = None, *, is_traced: bool = False
 ) -> tuple[Violation, int] | None:
     """Play steps, and return the violation and the position of the step in which it came."""
     if not is_traced:
-        return _broken_by(script, steps, laws, tally)
+        return _broken_by(Life(script.birth, laws), steps, tally)
+    exchange = SimulatedExchange(SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
-        trace = trace_batches(patch)
-        found = _broken_by(script, steps, laws, tally)
+        leases, trace = trace_leases(patch, exchange), trace_batches(patch)
+        life = Life(script.birth, laws, exchange=exchange if script.birth.is_sharing else None)
+        found = _broken_by(life, steps, tally)
     if tally is not None:
         tally.reached += trace.reached
-    return _of_the_model(found, trace)
-
-
-def _of_the_model(found: tuple[Violation, int] | None, trace: BatchTrace) -> tuple[Violation, int] | None:
-    """Return a violation under its own name: that a step is not allowed ends the job as any error does."""
+        tally.of_leases += leases.reached
+    if leases.problem is not None:
+        return Violation(MODEL, leases.problem), len(steps) - 1 if found is None else found[1]
+    # That a step is not allowed ends the job as any error does.
     return (Violation(MODEL, found[0].what), found[1]) if found is not None and trace.is_over else found
 
 
-def _broken_by(
-    script: Script, steps: Sequence[Step], laws: Sequence[str], tally: Tally | None
-) -> tuple[Violation, int] | None:
-    life = Life(script.birth, laws)
+def _broken_by(life: Life, steps: Sequence[Step], tally: Tally | None) -> tuple[Violation, int] | None:
     at = 0
     try:
         for at, step in enumerate(steps):  # noqa: B007 - the position is told
@@ -81,7 +86,7 @@ def _broken_by(
         life.audit()
     except Violation as violation:
         # A life that cannot go on ends, also where that is not what is asked about.
-        return (violation, at) if violation.law in laws else None
+        return (violation, at) if violation.law in life.laws else None
     except NotAllowedError as error:  # of a run that is not the life's own
         return Violation(MODEL, str(error)), at
     finally:
@@ -154,8 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by_law = {law: tally.by_law[law] for law in (*LAW_NAMES, MODEL)}
     violations = sum(by_law.values())
     line = {"seed": options.seed, "steps": tally.steps, "violations": violations, "by_law": by_law}
-    actions = f"{len(tally.reached)} of {len(Batches.actions)}"
-    model = {"model_steps": tally.reached.total(), "model_actions": actions}
+    model: dict[str, int | str] = {"model_steps": (tally.reached + tally.of_leases).total()}
+    model["model_actions"] = f"{len(tally.reached)} of {len(Batches.actions)}"
+    model["lease_actions"] = f"{len(tally.of_leases)} of {len(Leases.actions)}"
     sys.stdout.write(json.dumps(line | {"lives": tally.lives, "batches": tally.batches} | model) + "\n")
     return min(1, violations)
 

@@ -231,7 +231,7 @@ class ExploredLeases(Leases):
         if s.now < self.scene.now + bounds.ticks and not any(self._must_look(s, r) for r in s.runs):
             yield Step("tick")
             if counted.slow_ticks < bounds.slow_ticks:
-                yield from (Step("tick", (1, (r.id,))) for r in s.runs)
+                yield from (Step("tick", (1, ((r.id, 0),))) for r in s.runs)
         if counted.crashes < bounds.crashes:
             yield from (Step("crash", (r.id,)) for r in s.runs)
         if counted.losses < bounds.losses:
@@ -239,8 +239,8 @@ class ExploredLeases(Leases):
                 yield Step("damage", (register,))
                 if all(r.id != register for r in s.runs):  # a live run that looks once a margin writes it again
                     yield Step("vanish", (register,))
-                if found.before is not None:
-                    yield Step("put_back", (register, found.before))
+                old = [each for each, _ in found.before if isinstance(each, leases.Report)]
+                yield from (Step("put_back", (register, each)) for each in old[-1:])
         for kind in bounds.starts[len(counted.starts) : len(counted.starts) + 1]:
             yield from self._starts(s, kind)
         for r in s.runs:
@@ -291,20 +291,16 @@ class ExploredLeases(Leases):
             yield from (Step("pay", (r.id, since, until)) for until in sorted(ends))
 
     def _visits(self, s: leases.State, r: leases.Run) -> Iterator[Step]:
-        unreadable = tuple(
-            (name, self._member_of(s, name)) for name, each in s.registers if each.report is None and name != r.id
-        )
-        choices = []
+        choices: list[list[leases.Content]] = []
         for name, each in s.registers:
-            if each.report is not None:
-                is_stale = self.bounds.has_stale_reads and s.now - each.replaced_at <= self.times.stale
-                marks = [each.report.mark]
-                if is_stale and each.before is not None and name != r.id:
-                    marks.append(each.before.mark)
-                found = [((name, mark),) for mark in marks]
-                choices.append([*found, ()] if is_stale and each.before is None and name != r.id else found)
+            is_stale = self.bounds.has_stale_reads and name != r.id
+            choices.append([each.newest, *(old for old, _ in each.before[-1:] if is_stale)])
         for some in product(*choices):
-            yield Step("visit", (r.id, sum(some, ()), unreadable, r.clock))
+            held = [(name, what) for (name, _), what in zip(s.registers, some, strict=True)]
+            found = tuple((name, what.mark) for name, what in held if isinstance(what, leases.Report))
+            damaged = [name for name, what in held if what == leases.DAMAGED and name != r.id]
+            unreadable = tuple((name, self._member_of(s, name)) for name in damaged)
+            yield Step("visit", (r.id, found, unreadable, r.clock))
 
     def _member_of(self, s: leases.State, register: int) -> str:
         return next((r.member for r in (*s.runs, *self.scene.runs) if r.id == register), "A")
@@ -329,7 +325,8 @@ def settled(claims: dict[int, int], silent: tuple[int, ...] = (), silent_ticks: 
         for run, claim in claims.items():
             if run in silent and tick >= _TICKS_TO_SETTLE:
                 continue
-            found = tuple((name, each.report.mark) for name, each in s.registers if each.report is not None)
+            held = [(name, each.newest) for name, each in s.registers]
+            found = tuple((name, what.mark) for name, what in held if isinstance(what, leases.Report))
             take(Step("visit", (run, found, (), leases.run_of(s, run).clock)))
             usable = model.usable(leases.run_of(s, run))
             take(Step("begin_epoch", (run, usable)), Step("end_epoch", (run, usable)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 
 class Mark(NamedTuple):
@@ -29,15 +29,23 @@ class Report(NamedTuple):
     seen: tuple[tuple[str, Mark], ...]
 
 
+GONE: Final = "there is no object"
+DAMAGED: Final = "it cannot be read"
+Content: TypeAlias = Report | str
+"""What an object of the exchange holds: a report, or one of these words."""
+
+
 class Register(NamedTuple):
     """An object of the exchange, as visits may find it."""
 
-    report: Report | None
-    """`None` where it was damaged, and cannot be read."""
+    newest: Content = GONE
+    before: tuple[tuple[Content, int], ...] = ()
+    """What it held before, each until when, as long as a visit may still find it."""
 
-    before: Report | None = None
-    replaced_at: int = 0
-    """The report before, which a visit may still find for a short while."""
+    @property
+    def may_hold(self) -> set[Content]:
+        """What a visit may find."""
+        return {self.newest, *(each for each, _ in self.before)}
 
 
 class Claim(NamedTuple):

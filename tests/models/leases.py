@@ -3,15 +3,16 @@
 A *run* is one process of a *member*, which is a job. It reports what it claims of the quota, and which report of each
 other member it has seen. It uses no more than the least claim in its *window*, which begins with its newest report that
 all others have seen; and it comes to use more only up to what the others leave (`docs/several-jobs.md`). Runs crash,
-and are started again, from older checkpoints and from copies; their clocks drift; visits find reports that were
-replaced a short while ago; registers vanish and are damaged. In every state
+and are started again, from older checkpoints and from copies; their clocks drift; writes come late, and visits find
+reports that were replaced a short while ago; registers vanish and are damaged. In every state
 
 - the runs together use no more than the quota;
 - what a silent member had, less its floor, is free for the others after `dead_after`, and the floor after `gone_after`.
 
-Left out: how a quota is divided (a run may claim anything), all but one scope in one dimension, settings that differ
-between the jobs, writes that come late, visits that take long, and who removes the registers of runs that are gone
-(any may vanish). Assumed: a run whose member has another run, or whose register vanished, looks once in a margin.
+Left out: how a quota is divided (a run may claim anything), all but one scope in one dimension, amounts of budgets
+(whose windows are scopes of their own, and do not come back with a lease), settings that differ between the jobs,
+visits that take long, and who removes the registers of runs that are gone (any may vanish). Assumed: a run whose member
+has another run, or whose register vanished, looks once in a margin.
 Explorations hold a lease for two margins, where the code has five, and do not come to the return of floors.
 """
 
@@ -22,8 +23,11 @@ from typing import Final
 
 from tests.models.checker import Model
 from tests.models.lease_states import (
+    DAMAGED,
+    GONE,
     NO_MARK,
     Claim,
+    Content,
     Mark,
     Peer,
     Register,
@@ -70,10 +74,16 @@ class Leases(Model[State]):
 
     # --------------------------------------------------------------------------------------------- what happens
 
-    def tick(self, s: State, by: int = 1, slow: tuple[int, ...] = ()) -> State:
-        """Time passes; the clocks of slow runs do not show it."""
-        runs = tuple(r if r.id in slow else r._replace(clock=r.clock + by) for r in s.runs)
-        return s._replace(now=s.now + by, runs=runs)
+    def tick(self, s: State, by: int = 1, shown: tuple[tuple[int, int], ...] = ()) -> State:
+        """Time passes; the clocks of some runs show that another time has passed. Old reports are found no more."""
+        shown_by, now = dict(shown), s.now + by
+        runs = tuple(r._replace(clock=r.clock + shown_by.get(r.id, by)) for r in s.runs)
+        registers = []
+        for name, each in s.registers:
+            before = tuple(old for old in each.before if old[1] >= now - self.times.stale)
+            if before or each.newest != GONE:
+                registers.append((name, each._replace(before=before)))
+        return s._replace(now=now, runs=runs, registers=tuple(registers))
 
     def start(
         self, s: State, run: int, member: str, place: str, clock: int, incarnation: int, quota: int
@@ -95,15 +105,16 @@ class Leases(Model[State]):
 
     def vanish(self, s: State, register: int) -> State:
         """A register vanishes."""
-        return s._replace(registers=tuple(each for each in s.registers if each[0] != register))
+        return _written(s, register, GONE)
 
     def damage(self, s: State, register: int) -> State:
         """A register is damaged: a visit finds it, and cannot read it."""
-        return s._replace(registers=put(s.registers, register, Register(None)))
+        return _written(s, register, DAMAGED)
 
     def put_back(self, s: State, register: int, report: Report) -> State:
-        """An old report is put in place of a register."""
-        return s._replace(registers=put(s.registers, register, Register(report)))
+        """A report of before stands in a register: the exchange was put back, or its write took long."""
+        silent = tuple((name, s.now if name == report.member else since) for name, since in s.silent_since)
+        return _written(s._replace(silent_since=silent), register, report)
 
     # ------------------------------------------------------------------------------------------- what a run does
 
@@ -125,22 +136,14 @@ class Leases(Model[State]):
         began: int,
     ) -> State | None:
         """A run has read the registers, from the time `began` on; `found` names the reports."""
-        took = run_of(s, run).clock - began
-        reports = [(name, report) for name, mark in found if (report := self._found(s, name, mark, took)) is not None]
-        may_miss = {
-            name for name, each in s.registers
-            if each.report is None or (each.before is None and s.now - each.replaced_at <= self.times.stale + took)
-        }  # fmt: skip
-        if (
-            len(reports) != len(found)
-            or {name for name, _ in s.registers} - {name for name, _ in (*found, *unreadable)} - may_miss
-        ):
+        reports = _found(s, found, unreadable)
+        if reports is None:
             return None
         r = self._fallen(run_of(s, run))
         if r.is_superseded:
             return put_run(s, r)
         now, shown, told = r.clock, NO_MARK, NO_MARK
-        by_mark = sorted((report for _, report in reports), key=lambda each: each.mark)
+        by_mark = sorted(reports, key=lambda each: each.mark)
         for report in [each for each in by_mark if each.member == r.member]:
             if report.mark.run == r.id and report.mark.incarnation <= r.incarnation:
                 shown = report.mark
@@ -184,9 +187,7 @@ class Leases(Model[State]):
         if not is_written:
             return s
         seen = tuple((member, peer.report.mark) for member, peer in r.peers)
-        before = dict(s.registers).get(run, Register(None)).report
-        register = Register(Report(r.member, r.mark, claim, floor, seen), before, s.now)
-        return s._replace(registers=put(s.registers, run, register))
+        return _written(s, run, Report(r.member, r.mark, claim, floor, seen))
 
     def begin_epoch(self, s: State, run: int, rate: int) -> State | None:
         """A run is about to write an epoch that pins what it may use now; until then it may use either rate."""
@@ -228,16 +229,6 @@ class Leases(Model[State]):
             return r.right
         is_kept = not r.is_superseded and r.clock < r.floor_until
         return min(r.floor, self.times.most_kept(r.quota)) if is_kept else 0
-
-    def _found(self, s: State, register: int, mark: Mark, took: int) -> Report | None:
-        """Return a report that a visit may find: the newest in a register, or the one before for a short while."""
-        there = dict(s.registers).get(register)
-        if there is None or there.report is None:
-            return None
-        if there.report.mark == mark:
-            return there.report
-        is_stale = s.now - there.replaced_at <= self.times.stale + took
-        return there.before if is_stale and there.before is not None and there.before.mark == mark else None
 
     def _fallen(self, r: Run) -> Run:
         """Return a run whose lease has ended if it is over: it has its floor, and begins again."""
@@ -314,11 +305,8 @@ class Leases(Model[State]):
         times = [
             at if "held from its report on" not in self.without else r.clock for each, at in published if each <= number
         ]
-        return (
-            r._replace(held_until=max([*times, (r.held_until or 0) - self.times.hold]) + self.times.hold)
-            if times
-            else r
-        )
+        held = [each for each in (r.held_until,) if each is not None] + [each + self.times.hold for each in times]
+        return r._replace(held_until=max(held)) if times else r
 
     def _grown(self, r: Run, shown: int, began: int) -> Run:
         """Return a run that uses what all have seen it claim, as far as no other claims it."""
@@ -353,6 +341,27 @@ class Leases(Model[State]):
         "tick", "start", "crash", "vanish", "damage", "put_back", "measure", "visit", "report", "begin_epoch",
         "end_epoch", "ask", "pay", "go_on",
     )  # fmt: skip
+
+
+def _written(s: State, register: int, content: Content) -> State:
+    """Return a state in which a register holds something else; visits may find what it held for a while."""
+    old = dict(s.registers).get(register, Register())
+    return s._replace(registers=put(s.registers, register, Register(content, (*old.before, (old.newest, s.now)))))
+
+
+def _found(
+    s: State, found: tuple[tuple[int, Mark], ...], unreadable: tuple[tuple[int, str], ...]
+) -> list[Report] | None:
+    """Return the reports that a visit names; `None` if no register, now or a short while ago, held what it names."""
+    named: dict[int, Mark | str] = {**{name: DAMAGED for name, _ in unreadable}, **dict(found)}
+    reports, registers = [], dict(s.registers)
+    for name in named.keys() | registers.keys():
+        may_hold, what = registers.get(name, Register()).may_hold, named.get(name, GONE)
+        some = [each for each in may_hold if what == (each.mark if isinstance(each, Report) else each)]
+        if not some and not (what == GONE and DAMAGED in may_hold):  # a run does not look for its own
+            return None
+        reports += [each for each in some if isinstance(each, Report)]
+    return reports
 
 
 def _anew(r: Run, incarnation: int) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -14,7 +15,9 @@ from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.models.checker import NotAllowedError
 from tests.models.leases import Leases
 from tests.models.traced_leases import LeaseTrace, trace_leases
+from tests.models.traced_worlds import trace_world
 from tests.models.without_mends import take_back
+from tests.sharing.share_world import SETTINGS, cloned, lag, reborn, roam
 
 pytestmark = pytest.mark.slow
 
@@ -110,24 +113,48 @@ def a_job_is_copied(exchange: Exchange) -> None:
 
 
 HISTORIES: Final = (peers_come_and_go, registers_are_damaged, a_job_is_copied)
+MARGIN_MS: Final = SETTINGS.margin_ms
+WORLDS: Final[dict[str, tuple[Callable[[int], object], int]]] = {
+    "roam": (lambda seed: roam(seed, 300), MARGIN_MS),
+    "greedy": (lambda seed: roam(seed, 300, is_greedy=True), MARGIN_MS),
+    "reborn": (lambda seed: reborn(seed, 500), MARGIN_MS),
+    "lag": (lambda seed: lag(seed, 150), SETTINGS.hold_ms // 2 + MARGIN_MS // 2),
+    "cloned": (lambda seed: cloned(seed, 300), MARGIN_MS),
+}
+"""Worlds of random events, and how old what a visit finds may be."""
+
+
+def traced(history: str, seed: int = 2) -> LeaseTrace:
+    """Return the steps of a history."""
+    with pytest.MonkeyPatch.context() as patch:
+        if history in WORLDS:
+            world, stale_ms = WORLDS[history]
+            trace: LeaseTrace = trace_world(patch, stale_ms)
+            world(seed)
+            return trace
+        exchange = new_exchange()
+        trace = trace_leases(patch, exchange)
+        next(each for each in HISTORIES if each.__name__ == history)(exchange)
+        return trace
 
 
 @pytest.fixture(scope="module")
 def traces() -> dict[str, LeaseTrace]:
     """Return the steps of each history."""
-    found = {}
-    for history in HISTORIES:
-        with pytest.MonkeyPatch.context() as patch:
-            exchange = new_exchange()
-            found[history.__name__] = trace_leases(patch, exchange)
-            history(exchange)
-    return found
+    return {history: traced(history) for history in (*(each.__name__ for each in HISTORIES), *WORLDS)}
 
 
-@pytest.mark.parametrize("history", [history.__name__ for history in HISTORIES])
+@pytest.mark.parametrize("history", [*(history.__name__ for history in HISTORIES), *WORLDS])
 def test_the_model_of_leases_allows_every_step_of_jobs_that_share(history: str, traces: dict[str, LeaseTrace]) -> None:
     traces[history].end()
     assert len(traces[history].steps) > 100
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("history", WORLDS)
+def test_the_model_of_leases_allows_every_step_of_many_worlds(history: str) -> None:
+    for seed in range(100, 140):
+        traced(history, seed).end()
 
 
 def test_jobs_that_share_reach_nearly_every_action_of_the_model_of_leases(traces: dict[str, LeaseTrace]) -> None:
@@ -144,6 +171,14 @@ def test_a_trace_of_leases_names_the_step_of_code_that_does_not_know_its_other_r
     a_job_is_copied(exchange)
     with pytest.raises(NotAllowedError, match=r"visit\("):
         trace.end()
+
+
+def test_a_trace_of_a_world_names_the_step_of_code_that_grows_before_all_have_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Sharing, "_answered", lambda sharing, _peer: sharing.mark.number)
+    with pytest.raises(NotAllowedError, match="after visit"):
+        traced("roam").end()
 
 
 def test_a_trace_of_leases_names_the_step_of_code_that_keeps_its_lease_for_ever(

@@ -25,30 +25,60 @@ from spark_throttle.testing.simulation import job as job_module
 from spark_throttle.testing.simulation import query as query_module
 from spark_throttle.testing.simulation.exchange import SimulatedExchange, SimulatedPeer
 from tests.models.checker import NotAllowedError, Step, follow
-from tests.models.lease_states import Mark, Report, State, run_of
+from tests.models.lease_states import DAMAGED, GONE, Mark, Register, Report, State, run_of
 from tests.models.leases import Leases, Times
 
 _HEAD = ".head"
 
 
 class LeaseTrace:
-    """The history of one exchange, in the words of the model."""
+    """The history of those who meet in one place, in the words of the model."""
 
-    def __init__(self, exchange: SimulatedExchange) -> None:
-        settings = exchange.settings
-        times = Times(settings.hold_ms, settings.margin_ms, settings.forget_ms, 0, settings.floor_percent)
-        self.exchange = exchange
-        self.model, self.state = Leases(times), State()
+    writes_at_once = True
+    """Whether a report is in its register as soon as it is made."""
+
+    def __init__(self, settings: ShareSettings, scope: int | None = None, stale_ms: int = 0) -> None:
+        self.times = Times(
+            settings.hold_ms, settings.margin_ms, settings.forget_ms, stale_ms, settings.floor_percent
+        )  # fmt: skip
+        self.model, self.state = Leases(self.times), State()
         self.steps: list[Step] = []
         self.reached: Counter[str] = Counter()
-        self.scope: int | None = None
+        self.scope = scope
         self._reports: dict[Mark, Report] = {}
+        self._begun = set[int]()
         self.problem: str | None = None
         """The first step that was not allowed; what comes after it is not looked at."""
 
+    @property
+    def now_ms(self) -> int:
+        """The true time."""
+        raise NotImplementedError
+
+    def clock_of(self, run: int) -> int:
+        """Return what the clock of a run shows."""
+        raise NotImplementedError
+
+    def there(self) -> dict[int, Mark | None]:
+        """Return the marks of the reports that the registers hold; `None` for what cannot be read."""
+        raise NotImplementedError
+
+    def see(self) -> None:
+        """Take the steps of what happened without anybody's doing: at least of the registers."""
+        self.note_registers()
+
+    def begin(self, sharing: TracedSharing) -> bool:
+        """Return whether a run is traced; it starts when it is first heard of."""
+        run = sharing.run
+        if self.problem is None and run not in self._begun:
+            self._begun.add(run)
+            self.take("start", run, sharing.member, sharing.member, self.clock_of(run), sharing.first_incarnation, 0)
+            self.take("measure", run, 0, False)
+        return self.problem is None and self.lives(run)
+
     def lives(self, run: int) -> bool:
-        """Return whether a run is traced."""
-        return self.problem is None and any(each.id == run for each in self.state.runs)
+        """Return whether a run has begun, and has not ended."""
+        return any(each.id == run for each in self.state.runs)
 
     def end(self) -> None:
         """Say what was not allowed: a keeper of leases goes on after any error, so none comes through it.
@@ -63,19 +93,30 @@ class LeaseTrace:
 
     def take(self, action: str, *arguments: Any) -> None:
         """Take a step, after the time that has passed."""
-        passed_ms = self.exchange.time.now_ms - self.state.now
-        for step in [Step("tick", (passed_ms,))] * (passed_ms > 0) + [Step(action, arguments)]:
+        self.pass_to(self.now_ms)
+        self.step(action, *arguments)
+        if action == "report" and self.problem is None:
+            r = run_of(self.state, arguments[0])
+            seen = tuple((member, peer.report.mark) for member, peer in r.peers)
+            self._reports[r.mark] = Report(r.member, r.mark, arguments[1], arguments[2], seen)
+
+    def pass_to(self, now_ms: int) -> None:
+        """Let time pass."""
+        passed_ms = now_ms - self.state.now
+        if passed_ms > 0:
+            clocks = [(r.id, self.clock_of(r.id) - r.clock) for r in self.state.runs]
+            self.step("tick", passed_ms, tuple(each for each in clocks if each[1] != passed_ms))
+
+    def step(self, action: str, *arguments: Any) -> None:
+        """Take a step now."""
+        if self.problem is None:
+            step = Step(action, arguments)
             self.steps.append(step)
             try:
                 self.state = follow(self.model, self.state, [step])
             except NotAllowedError as error:
                 self.problem = str(error)
-                return
             self.reached[step.action] += 1
-        if action == "report":
-            report = dict(self.state.registers)[arguments[0]].report
-            assert report is not None
-            self._reports[report.mark] = report
 
     def compare(self, sharing: TracedSharing) -> None:
         """Compare a run with its model."""
@@ -87,25 +128,57 @@ class LeaseTrace:
 
     def note_registers(self) -> None:
         """Take the steps by which registers vanished, were damaged or put back."""
-        ours, there = dict(self.state.registers), dict[int, Mark | None]()
+        if self.problem is not None:
+            return
+        ours, there = dict(self.state.registers), self.there()
+        for run in ours.keys() - there.keys():
+            if ours[run].newest != GONE:
+                self.step("vanish", run)
+        for run, mark in there.items():
+            before = ours.get(run, Register()).newest
+            if mark is None and before != DAMAGED:
+                self.step("damage", run)
+            elif mark is not None and (not isinstance(before, Report) or before.mark != mark):
+                self.step("put_back", run, self._reports[mark])
+
+
+class ExchangeTrace(LeaseTrace):
+    """The history of one exchange."""
+
+    def __init__(self, exchange: SimulatedExchange) -> None:
+        super().__init__(exchange.settings)
+        self.exchange = exchange
+        self._marks: dict[str, tuple[bytes, Mark | None]] = {}
+        """What the heads were found to hold."""
+
+    @property
+    def now_ms(self) -> int:
+        """The true time."""
+        return self.exchange.time.now_ms
+
+    def clock_of(self, run: int) -> int:
+        """Return what all clocks show."""
+        return self.now_ms
+
+    def there(self) -> dict[int, Mark | None]:
+        """Return the marks in the heads."""
+        found = dict[int, Mark | None]()
         for name, block in self.exchange.objects.items():
             if name.endswith(_HEAD):
-                run = int(name.removesuffix(_HEAD).partition(".")[2] or "0", 16)
-                try:
-                    there[run] = _mark(unpack_head(block, name, "").report.mark)
-                except StoredFormatError:
-                    there[run] = None
-        for run in ours.keys() - there.keys():
-            self.take("vanish", run)
-        for run, mark in there.items():
-            before = ours[run].report if run in ours else None
-            if mark is None and (run not in ours or before is not None):
-                self.take("damage", run)
-            elif mark is not None and (before is None or before.mark != mark):
-                self.take("put_back", run, self._reports[mark])
+                if name not in self._marks or self._marks[name][0] is not block:
+                    self._marks[name] = block, _mark_in(block, name)
+                found[int(name.removesuffix(_HEAD).partition(".")[2] or "0", 16)] = self._marks[name][1]
+        return found
 
 
-def _mark(mark: Any) -> Mark:
+def _mark_in(block: bytes, name: str) -> Mark | None:
+    try:
+        return mark_of(unpack_head(block, name, "").report.mark)
+    except StoredFormatError:
+        return None
+
+
+def mark_of(mark: Any) -> Mark:
     return Mark(mark.incarnation, mark.run, mark.number)
 
 
@@ -145,25 +218,26 @@ class TracedSharing(Sharing):
 
     trace: LeaseTrace | None = None
 
-    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
-        super().__init__(member, name, incarnation, settings, run)
-        if self.trace is not None and self.trace.problem is None:
-            now_ms = self.trace.exchange.time.now_ms
-            self.trace.take("start", run, member, member, now_ms, self._incarnation, 0)
-
     def tell(self, action: str, *arguments: Any) -> None:
         """Tell a step, and compare."""
-        if self.trace is not None and self.trace.lives(self.run):
-            self.trace.take(action, self.run, *arguments)
-            if self.trace.problem is None:
-                self.trace.compare(self)
+        trace = self.trace
+        if trace is not None and trace.problem is None:
+            trace.see()
+            if trace.begin(self):
+                trace.take(action, self.run, *arguments)
+            if trace.lives(self.run) and trace.problem is None:
+                trace.compare(self)
+
+    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
+        super().__init__(member, name, incarnation, settings, run)
+        self.first_incarnation = self._incarnation
 
     def measure(self, measured: Measurement) -> None:
         """Take in what the job wants."""
         super().measure(measured)
         trace = self.trace
-        if trace is not None and trace.scope is None and len(self.ids):
-            trace.scope = int(self.ids[0])
+        if trace is not None and trace.scope is None:
+            trace.scope = next(map(int, self.ids[(self._own.quota[:, 0] > 0) & (self._own.rows.period == 0)]), None)
         if trace is not None and trace.scope is not None:
             self.tell("measure", self._at(self._own.quota, self.ids), bool(np.isin(trace.scope, self.ids)))
 
@@ -191,10 +265,8 @@ class TracedSharing(Sharing):
 
     def take_in(self, found: Visit, *, started_ms: int, now_ms: int) -> None:
         """Take in what a visit found."""
-        if self.trace is not None and self.trace.lives(self.run):
-            self.trace.note_registers()
         super().take_in(found, started_ms=started_ms, now_ms=now_ms)
-        marks = tuple((report.mark.run, _mark(report.mark)) for report in found.reports.values())
+        marks = tuple((report.mark.run, mark_of(report.mark)) for report in found.reports.values())
         parts = [stem.partition(".") for stem in found.unreadable]
         self.tell("visit", marks, tuple((int(run or "0", 16), member) for member, _, run in parts), started_ms)
 
@@ -202,7 +274,8 @@ class TracedSharing(Sharing):
         """Return the next report."""
         update = super().next_report(now_ms=now_ms, wall_ms=wall_ms)
         rows = update.report.rows
-        self.tell("report", self._at(decode(rows.claim), rows.ids), self._at(rows.floor_rate(), rows.ids))
+        is_written = self.trace is not None and self.trace.writes_at_once
+        self.tell("report", self._at(decode(rows.claim), rows.ids), self._at(rows.floor_rate(), rows.ids), is_written)
         return update
 
     def go_on(self) -> None:
@@ -230,13 +303,13 @@ class TracedSharing(Sharing):
         ]
         peers = {
             member: (
-                _mark(each.report.mark), *rows(each.report.rows), each.seen_at_ms, each.since, each.is_dead,
+                mark_of(each.report.mark), *rows(each.report.rows), each.seen_at_ms, each.since, each.is_dead,
                 tuple((self._at(old.rate_micro_per_ms, old.ids), old.until_ms) for old in each.before),
             )
             for member, each in self._peers._known.items()
         }  # fmt: skip
         return {
-            "mark": _mark(self.mark),
+            "mark": mark_of(self.mark),
             "right": self._at(self._right_micro_per_ms, self.ids),
             "floor": self._at(self._floor_micro_per_ms, self.ids),
             "pinned": self._at(self._pinned_micro_per_ms, self.ids),
@@ -247,7 +320,7 @@ class TracedSharing(Sharing):
             "is established": self.is_established,
             "window": window,
             "published": self._published_ms,
-            "others": {run: _mark(mark) for run, mark in self._other_runs._last.items()},
+            "others": {run: mark_of(mark) for run, mark in self._other_runs._last.items()},
             "peers": peers,
             "unreadable": {
                 (stem.partition(".")[0], each.since_ms, each.is_dead) for stem, each in self._peers._unknown.items()
@@ -255,12 +328,13 @@ class TracedSharing(Sharing):
         }
 
 
-def trace_leases(patch: pytest.MonkeyPatch, exchange: SimulatedExchange) -> LeaseTrace:
+def trace_leases(patch: pytest.MonkeyPatch, exchange: SimulatedExchange) -> ExchangeTrace:
     """Let the jobs that meet in an exchange tell their steps."""
-    trace = LeaseTrace(exchange)
+    trace = ExchangeTrace(exchange)
     stop, leave = job_module.SimulatedJob.stop, SimulatedExchange.leave
 
     def crash(sharing: Sharing) -> None:
+        trace.see()
         if trace.lives(sharing.run):
             trace.take("crash", sharing.run)
 

@@ -2,14 +2,14 @@
 
 Cosmic Ray says which changes there are: another operator, comparison or number, a condition negated, a decorator
 removed. A seeded sample of them is drawn, a place in the code first and then a change there, so that a place where
-many changes are possible is not drawn more often. Each mutant meets, in a copy of the tree, the tests of `make test`
-without a JVM that run the changed line, the quickest first, until one fails. `tests.mutants.covering` says which these
-are: it is asked once for the code as it is. A mutant that all of them pass is a survivor: a test is
-missing, or the change makes no difference and stands with its reason in `tests.mutants.equivalent`.
+many changes are possible is not drawn more often. Each mutant meets the tests of `make test` without a JVM that run the
+changed line, or are slow and about its package, those first that are cheap and have noticed others of its module,
+until one fails (`tests.mutants.trials`). A mutant that all of them pass is a survivor: a test is missing, or the change
+makes no difference and stands with its reason in `tests.mutants.equivalent`.
 
-What is found is appended to ``build/mutants/SEED.jsonl``. A run that was stopped goes on there; ``--again`` tries the
-survivors once more, by all tests that run their line, the dearest too. The last line is JSON; the exit status is 0 if
-no survivor is without a reason.
+What is found is appended to ``build/mutants/SEED.jsonl``. A run that was stopped goes on there. With ``--quick`` the
+tests marked slow are left out, which is the way to begin; ``--again`` tries the survivors once more. Each meets tests
+for as many ``--seconds`` of CPU. The last line is JSON; the exit status is 0 if no survivor is without a reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -28,35 +27,33 @@ from cosmic_ray.work_item import MutationSpec
 
 from tests.mutants.changes import FOLDER, drawn_before, mutant_of, sources
 from tests.mutants.covering import ROOT
-from tests.mutants.trials import MOST_SECONDS, NO_MUTANT, Copies, Covered, Found, cover
+from tests.mutants.trials import NO_MUTANT, Found, Trials
 
 
 def try_all(
     changes: Sequence[MutationSpec],
-    covered: Covered,
     known: dict[tuple[object, ...], Found],
-    workers: int,
+    trials: Trials,
     most_seconds: float,
+    *,
+    is_again: bool,
 ) -> Iterator[Found]:
     """Yield what is found of each change that makes a mutant, whether it was known or is tried now."""
     lines = {path: path.read_text(encoding="utf-8").splitlines() for path in {each.module_path for each in changes}}
-    with tempfile.TemporaryDirectory() as folder:
-        copies = Copies(Path(folder), workers, most_seconds)
-        for change in changes:
-            module, name = str(change.module_path.relative_to(ROOT)), change.operator_name.partition("/")[2]
-            before = lines[change.module_path][change.start_pos[0] - 1].strip()
-            key = module, name, change.occurrence, before
-            if key in known:
-                yield known[key]
-                continue
-            mutant, code = mutant_of(change)
-            if code is None:
-                yield Found(mutant, NO_MUTANT, 0, 0)
-            elif tests := covered.tests_of(mutant):
-                yield from copies.start(mutant, code, tests, covered)
-            else:
-                yield Found(mutant, None, 0, 0)
-        yield from copies.rest()
+    for found in known.values():
+        trials.learn(found)
+    for change in changes:
+        module, name = str(change.module_path.relative_to(ROOT)), change.operator_name.partition("/")[2]
+        before = lines[change.module_path][change.start_pos[0] - 1].strip()
+        key = module, name, change.occurrence, before
+        if key in known and not (is_again and known[key].outcome == "survives"):
+            yield known[key]
+            continue
+        mutant, code = mutant_of(change)
+        if code is None:
+            yield Found(mutant, NO_MUTANT, 0, 0)
+        else:
+            yield trials.attempt(mutant, code, most_seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,36 +63,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a part of the path of the modules to change")
     parser.add_argument("--again", action="store_true", help="try again what survived before")
+    parser.add_argument("--seconds", type=float, default=30, help="of CPU that the tests of a mutant may cost at first")
+    parser.add_argument("--quick", action="store_true", help="leave out the tests that are marked slow")
     parser.add_argument("--covering", type=Path, help="which tests run which lines, as an earlier run has found out")
-    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
-    covering = options.covering or FOLDER / f"covering-{sources()}.jsonl"
-    if options.covering is None:
-        cover(covering)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     results = FOLDER / f"{options.seed}.jsonl"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    found = [Found.read(line) for line in results.read_text().splitlines()] if results.exists() else []
-    known = {each.mutant.key: each for each in found}
-    most_seconds = float("inf") if options.again else MOST_SECONDS
-    if options.again:
-        known = {key: each for key, each in known.items() if each.outcome != "survives"}
     changes = drawn_before(options.count, options.seed, options.only)
-    counted, survivors = Counter[str](), []
-    for each in try_all(changes, Covered(covering), known, options.workers, most_seconds):
-        counted[each.outcome] += 1
-        if each.mutant.key not in known:
-            with results.open("a") as out:
-                out.write(json.dumps(asdict(each)) + "\n")
-            _say(f"{each.mutant}\n    {each.reason or each.noticed_by or f'SURVIVES {each.tests} tests'}")
-        if each.outcome == "survives":
-            survivors.append(f"{each.mutant.module}:{each.mutant.line}")
-    told: dict[str, Any] = {
-        "seed": options.seed,
-        "mutants": sum(counted.values()) - counted.pop("no mutant", 0),
-        **counted,
-        "survivors": survivors,
-    }
-    _say(json.dumps(told))
+    survivors: list[str] = []
+
+    def run(trials: Trials) -> None:
+        trials.cover()
+        lines = results.read_text().splitlines() if results.exists() else []
+        known = {each.mutant.key: each for each in map(Found.read, lines)}
+        counted = Counter[str]()
+        for each in try_all(changes, known, trials, options.seconds, is_again=options.again):
+            counted[each.outcome] += 1
+            if each.mutant.key not in known or known[each.mutant.key] is not each:
+                with results.open("a") as out:
+                    out.write(json.dumps(asdict(each)) + "\n")
+                said = each.reason or each.noticed_by or f"SURVIVES {each.tests} tests"
+                _say(f"{each.mutant}\n    {said} ({each.seconds} CPU s)")
+            if each.outcome == "survives":
+                survivors.append(f"{each.mutant.module}:{each.mutant.line}")
+        mutants = sum(counted.values()) - counted.pop("no mutant", 0)
+        told: dict[str, Any] = {"seed": options.seed, "mutants": mutants, **counted, "survivors": survivors}
+        _say(json.dumps(told))
+
+    covering = options.covering or FOLDER / f"covering-{sources()}.jsonl"
+    Trials(covering, run, is_quick=options.quick).begin()
     return int(bool(survivors))
 
 

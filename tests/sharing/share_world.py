@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -161,7 +162,9 @@ class SimulatedJob:
         self.sharing.measure(wanted)
 
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
-        self.sharing.take_in(Visit(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
+        ids = self.sharing.ids  # a register says nothing of other scopes
+        reports = {name: replace(report, rows=report.rows.only(ids)) for name, report in found.items()}
+        self.sharing.take_in(Visit(reports), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
 
     def trigger(self, now_ms: int) -> None:
         """Plan a batch: measure what is wanted, and hold to what may be used."""
@@ -323,14 +326,7 @@ def reborn(seed: int, steps: int, jobs: int = 2) -> World:
             _plan(job, rng, world.now_ms)
         elif world.now_ms >= job.next_visit_ms:
             job.next_visit_ms = world.now_ms + rng.choice([0, 50, 300])
-            oldest_ms = world.now_ms - margin_ms
-            found = world.store.read(world.now_ms)
-            for member in set(found) - {job.member}:
-                old = world.store.read(rng.choice([oldest_ms, oldest_ms, rng.randint(oldest_ms, world.now_ms)]))
-                if member in old:
-                    found[member] = old[member]
-                else:
-                    del found[member]
+            found = _found(world, job, lambda: rng.choice([margin_ms, margin_ms, rng.randint(0, margin_ms)]))
             job.visit(found, world.now_ms, world.now_ms)
             _plan(job, rng, world.now_ms)
             if rng.random() < 0.5:
@@ -456,22 +452,22 @@ def clone_of(job: SimulatedJob, rng: random.Random) -> SimulatedJob:
 def _look(world: World, job: SimulatedJob, rng: random.Random) -> None:
     """Visit, with the registers of others up to a margin out of date, and report, which may take a margin."""
     margin_ms = SETTINGS.margin_ms
-    found = {}
-    oldest_ms = world.now_ms - margin_ms
-    for name, report in world.store.read(world.now_ms).items():
-        if report.mark.run == job.sharing.run:
-            found[name] = report
-            continue
-        as_of_ms = rng.choice([oldest_ms, world.now_ms, rng.randint(oldest_ms, world.now_ms)])
-        same = (report.member, report.mark.run)
-        for old in world.store.read(as_of_ms).values():
-            if (old.member, old.mark.run) == same:
-                found[name] = old
+    found = _found(world, job, lambda: rng.choice([margin_ms, 0, rng.randint(0, margin_ms)]))
     job.visit(found, world.now_ms, world.now_ms)
     job.trigger(world.now_ms)
     if not job.sharing.is_superseded:
         late_ms = rng.choice([0, 0, margin_ms, rng.randint(0, margin_ms)])
         world.store.write(world.now_ms + late_ms, job.report(world.now_ms).report)
+
+
+def _found(world: World, job: SimulatedJob, old_ms: Callable[[], int]) -> dict[str, ShareReport]:
+    """Return the registers, those of other runs each as it was so long ago."""
+    found: dict[str, ShareReport] = {}
+    for name, report in world.store.read(world.now_ms).items():
+        run = report.mark.run
+        as_of_ms = world.now_ms - (0 if run == job.sharing.run else old_ms())
+        found.update((name, old) for old in world.store.read(as_of_ms).values() if old.mark.run == run)
+    return found
 
 
 def _act(world: World, job: SimulatedJob, rng: random.Random, *, is_cut_off: bool, margin_ms: int) -> None:

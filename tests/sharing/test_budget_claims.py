@@ -11,8 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.sharing import sharing
+from spark_throttle.sharing.budget_claims import divide_budgets
 from spark_throttle.sharing.peers import News, Peers
+from spark_throttle.sharing.report import ScopeRows, joined
 from tests.sharing import share_world
 from tests.sharing.share_world import BUDGET, FIRST_WINDOW, SETTINGS, WINDOW_MS, SimulatedJob, World
 
@@ -140,3 +143,20 @@ def test_each_fault_gives_out_more_than_the_budget(
     fault(monkeypatch)
     with pytest.raises(AssertionError, match=f"of {BUDGET} are used"):
         story()
+
+
+def test_what_others_used_of_a_budget_is_all_that_the_dead_and_the_replaced_claimed_and_the_living_used() -> None:
+    def rows(used: int, claimed: int) -> ScopeRows:
+        pair, one = np.array([[used, 0]]), np.ones(1, dtype=np.uint8)
+        claim = encode(np.array([[claimed, 0]]))
+        return replace(
+            ScopeRows.empty(), ids=np.array([1]), claim=claim, floor=np.zeros((1, 2), dtype=np.uint8),
+            usage=encode(pair), bins=one, bin_demand=encode(np.array([[9, 0]])), bin_weight=one, period=one,
+        )  # fmt: skip
+
+    others = joined([rows(1, 3), rows(5, 20)])
+    claim, by_others = divide_budgets(
+        rows(2, 2), np.array([50]), others, np.array([0, 0]), np.array([True, False]), np.array([0, 1]), np.array([1])
+    )
+    assert by_others.tolist() == [3 + 1 + 5]
+    assert claim.tolist() == [2 + 9]

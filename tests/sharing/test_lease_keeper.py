@@ -10,7 +10,7 @@ import pytest
 from spark_throttle.sharing.lease_keeper import HURRYING_SCOPES, Clocks, LeaseKeeper
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.sharing.status import Observation
+from spark_throttle.sharing.status import Observation, PeerStatus
 from tests.sharing.kept_job import QUOTA, SETTINGS, Job, Time, warnings
 from tests.sharing.share_world import GOLD, measured
 from tests.sharing.test_register import MemoryExchange
@@ -53,7 +53,10 @@ def test_visit_that_hangs_holds_up_nobody(job: Job, exchange: MemoryExchange, ti
     visit.start()
     hangs.wait(60)
     assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
-    time.now_ms += 2 * SETTINGS.interval_ms + 1
+    time.now_ms += 2 * SETTINGS.interval_ms
+    job.rate()
+    assert job.told[-1].problem == ""
+    time.now_ms += 1
     job.rate()
     assert "has not ended" in job.told[-1].problem
     time.now_ms += SETTINGS.hold_ms
@@ -75,7 +78,10 @@ def test_garbled_report_of_another_is_told_and_this_jobs_own_is_written_again(
     assert "cannot be read: job other" in job.told[-1].problem
     assert exchange.objects["job.head"] != b"garbled"
     assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
-    assert [(peer.name, peer.state) for peer in job.told[-1].peers] == [("other", "unreadable")]
+    found_ms = time.now_ms
+    while not job.told[-1].peers[0].report_age_ms:
+        job.visit()
+    assert job.told[-1].peers == (PeerStatus("other", "other", time.now_ms - found_ms, "unreadable"),)
 
 
 class Panic(BaseException):

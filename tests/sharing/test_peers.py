@@ -9,7 +9,7 @@ import pytest
 
 from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.sharing.peers import Peers
-from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
+from spark_throttle.sharing.report import Mark, ReplacedRuns, ScopeRows, ShareReport
 from tests.sharing.share_world import GOLD, SETTINGS
 
 RUN = 2**62 + 1
@@ -39,6 +39,17 @@ def test_claims_of_a_run_are_kept_until_it_has_surely_heard_of_the_next(mark: Ma
     peers.see(replace(first, mark=mark), 5_000, since=2)
     (peer,) = peers.everyone
     assert [left.until_ms for left in peer.before] == [5_000 + 2 * SETTINGS.margin_ms] * runs_before
+
+
+@pytest.mark.parametrize(("told_before", "told"), [(5, CLAIM), (CLAIM, 5)])
+def test_of_what_two_jobs_tell_of_a_replaced_run_the_larger_counts(told_before: int, told: int) -> None:
+    peers, by = Peers(SETTINGS), RUN + 1
+    report = ShareReport("m", "a job", Mark(2, by, 1), 0, {}, ScopeRows.empty(), SETTINGS.terms)
+    peers.see(report, 0, since=1)
+    for amount in (told_before, told):
+        teller = replace(report, member="other", replaced={"m": ReplacedRuns(by, IDS, np.array([amount]))})
+        peers.learn([teller])
+    assert peers.unknown(IDS) == CLAIM
 
 
 def test_rate_that_a_job_claims_counts_though_a_run_of_it_was_replaced() -> None:

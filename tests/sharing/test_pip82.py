@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_throttle.sharing.pip82 import proportional, residual, steal
+from spark_throttle.sharing.pip82 import drifted, proportional, residual, steal
 
 
 def rule(policy: object, quota: int, *usages: int) -> list[int]:
@@ -45,3 +45,10 @@ def test_stealing_ends_at_the_equilibrium() -> None:
     for _ in range(20):
         usage = np.minimum(demand, steal(np.zeros(2, dtype=int), np.full(2, 100), usage, np.full(2, usage.sum())))
     assert usage.tolist() == pytest.approx([50, 50], abs=1)
+
+
+def test_usage_is_told_when_it_moved_by_over_5_percent_or_the_time_is_over_and_none_is_no_drift() -> None:
+    reported = np.array([[100, 100]] * 6)
+    now = np.array([[105, 95], [106, 100], [100, 94], [0, 100], [0, 94], [100, 100]])
+    since_ms = np.array([0, 0, 0, 0, 0, 1_000])
+    assert drifted(now, reported, since_ms, np.array(1_000)).tolist() == [False, True, True, False, True, True]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Int64s, Period
 from spark_throttle.record import pack
 from spark_throttle.sharing.delta_exchange import DeltaExchange
 from spark_throttle.sharing.exchange import Exchange, FileExchange
@@ -293,18 +293,22 @@ def test_register_that_cannot_be_opened_is_named_and_the_others_are_read() -> No
 
 
 @pytest.mark.slow
-def test_registers_are_read_several_at_a_time() -> None:
+def test_registers_are_read_several_at_a_time_and_a_read_that_never_ends_keeps_no_process_alive() -> None:
     exchange = MemoryExchange()
     for number in range(64):
         Publisher(exchange, f"job{number:02}").publish({1: 1})
     together, reads = threading.Barrier(16, timeout=60), exchange.read
 
+    threads = set[threading.Thread]()
+
     def waiting(name: str) -> bytes | None:
+        threads.add(threading.current_thread())
         together.wait()  # until sixteen are here
         return reads(name)
 
     exchange.reads_at_once, exchange.read = 16, waiting  # type: ignore[method-assign]
     assert len(reader(exchange).read(ids(1)).reports) == 64
+    assert [each.daemon for each in threads - {threading.current_thread()}] == [True] * 15
 
 
 def test_register_whose_bytes_are_whole_and_say_nothing_is_one_that_cannot_be_understood() -> None:
@@ -429,23 +433,24 @@ def test_run_removes_the_registers_of_those_before_it_and_no_others() -> None:
     assert sum(name.endswith(".base") for name in exchange.objects) == 1
 
 
-def of_an_hour(publisher: Publisher, claims: dict[int, int]) -> None:
-    """Publish claims of budgets of an hour."""
+def of_an_hour(publisher: Publisher, claims: dict[int, int], period: Period = Period.HOUR) -> None:
+    """Publish claims of budgets of an hour, or of another period."""
     rows = rows_of(claims)
-    rows = replace(rows, period=np.ones_like(rows.period))
+    rows = replace(rows, period=np.full_like(rows.period, 1 + period))
     publisher.number += 1
     mark = Mark(1, publisher.run, publisher.number)
     report = ShareReport(publisher.member, publisher.member, mark, 0, {}, rows, ShareSettings().terms)
     publisher.register.publish(Update(report, rows, np.zeros(0, dtype=np.int64)))
 
 
-def test_report_that_claims_a_budget_stands_until_its_windows_have_surely_ended() -> None:
+@pytest.mark.parametrize(("period", "hours"), [(Period.HOUR, 1), (Period.DAY, 24), (Period.MONTH, 31 * 24)])
+def test_report_that_claims_a_budget_stands_until_its_windows_have_surely_ended(period: Period, hours: int) -> None:
     exchange, now_ms = MemoryExchange(), [0]
-    of_an_hour(Publisher(exchange), {1: 5})
+    of_an_hour(Publisher(exchange), {1: 5}, period)
     register = reader(exchange, lambda: now_ms[0])
-    for now_ms[0] in (0, 3 * 3_600_000 - 1):
+    for now_ms[0] in (0, 3 * hours * 3_600_000 - 1):
         assert register.read(ids(1)).reports.keys() == {"a"}
-    now_ms[0] = 3 * 3_600_000
+    now_ms[0] = 3 * hours * 3_600_000
     assert not register.read(ids(1)).reports
     assert not exchange.objects
 

@@ -9,8 +9,9 @@ import pytest
 
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.sharing.division import OtherSeats, divide
 from spark_throttle.sharing.peers import UnreadableRegister, Visit
-from spark_throttle.sharing.report import Mark, ShareReport
+from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
 from spark_throttle.sharing.settings import SHARE_POLICIES, ShareSettings
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World
 
@@ -455,3 +456,17 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, int], said: str)
     """<https://github.com/apache/iceberg/issues/16979>: an interval that is cut to 0 s."""
     with pytest.raises(ConfigurationError, match=said):
         ShareSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_part_of_a_job_goes_by_the_weights_of_its_namespaces() -> None:
+    def rows(weight: int) -> ScopeRows:
+        world = World([SimulatedJob("job0", 0, demands={GOLD: QUOTA})])
+        world.jobs[0].measure()
+        own = world.jobs[0].sharing._own.rows
+        return replace(own, bin_weight=np.full_like(own.bin_weight, weight))
+
+    nobody, none = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.bool_)
+    others = OtherSeats(nobody, none, rows(3), nobody, nobody + 1, 0)
+    part, members = divide(SETTINGS, rows(1), np.array([[QUOTA, -1]]), others)
+    assert part[0, 0] == pytest.approx(QUOTA / 4, rel=0.01)
+    assert members.tolist() == [2]

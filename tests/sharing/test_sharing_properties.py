@@ -164,6 +164,15 @@ def test_one_who_wants_nothing_yet_keeps_its_floor_and_has_it_at_once_when_it_wa
 
 
 @pytest.mark.slow
+def test_one_who_claims_its_floor_alone_keeps_it_when_its_lease_ends() -> None:
+    world = world_of(5_000_000, 0)
+    world.now_ms += SETTINGS.lease_ms
+    world.jobs[1].trigger(world.now_ms)
+    assert not world.jobs[1].sharing.share(world.jobs[1].clock(world.now_ms)).is_leased
+    assert world.used()[1] == pytest.approx(FLOOR // 2, rel=0.01)
+
+
+@pytest.mark.slow
 def test_what_a_killed_job_had_is_in_use_again_within_a_lease() -> None:
     world = world_of(5_000_000, 5_000_000, 5_000_000)
     world.jobs[0].is_alive = False

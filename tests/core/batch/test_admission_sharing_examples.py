@@ -296,3 +296,12 @@ def test_delayed_time_is_not_negative_when_the_clock_went_back(engine: Engine) -
     decider.batch(0)
     assert decider.plan.usage[NS].admitted == (1, 5, 0, 0)
     assert decider.plan.usage[NS].delayed_ms == 0
+
+
+def test_who_owes_in_one_dimension_demands_nothing_in_any(engine: Engine) -> None:
+    decider = Decider(engine, one_namespace(Namespace(limit(bytes_per_second=1))))
+    decider.batch(0, [(NS, 1_000)])
+    decider.batch(1, [(NS, 1)])  # of one byte, and of one message
+    assert decider.plan.usage[NS].demand == (0, 0, 0, 0)
+    decider.batch(2, [])
+    assert decider.plan.usage[NS].demand == (0, 0, 0, 0)

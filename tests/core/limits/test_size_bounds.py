@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,14 @@ def test_defaults_and_globs_bound_and_the_exempt_are_free(engine: Engine) -> Non
     by_rule = too_large(Level.NAMESPACE, -1)
     rows = [("acme/logs", 21), ("acme/audit", 10**9), ("blue/logs", 30), ("blue/logs", 31)]
     assert decider.batch(0, rows) == [by_rule, ADMITTED, ADMITTED, by_rule]
+
+
+def test_rows_of_one_batch_may_be_too_large_in_bytes_or_in_units_or_in_both(engine: Engine) -> None:
+    decider = Decider(engine, make_policy(default=Namespace(limit(max_message_bytes=10, max_message_units=5))))
+    decisions = decider.batch(0, [(NS, 11, 5), (NS, 10, 6), (NS, 11, 6), (NS, 10, 5)])
+    in_bytes = too_large(Level.NAMESPACE, -1)
+    in_units = replace(in_bytes, reason="units_too_large", dimension=Dimension.UNITS)
+    assert decisions == [in_bytes, in_units, in_bytes, ADMITTED]
 
 
 def test_rejected_row_is_charged_nowhere_and_claims_nothing(engine: Engine) -> None:

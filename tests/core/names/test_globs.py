@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.names.globs import first_match, is_glob, is_of_tenant, specificity
+from spark_throttle.core.names.globs import covers, first_match, is_glob, is_of_tenant, specificity
 from tests.oracle.reference_rules import falls_under
 
 TEXT = st.text(st.sampled_from("ab/*.ü\\[(^$+?|\n-"), max_size=6)
@@ -49,6 +49,7 @@ def position(name: str, patterns: list[str]) -> int:
 def test_star_stands_for_any_text_and_every_other_character_for_itself(pattern: str, name: str, falls: bool) -> None:
     assert (position(name, [pattern]) == 0) is falls
     assert falls_under(name, pattern) is falls
+    assert covers(pattern, name) is falls
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ The breaker opens and closes as the policy says, and a policy that changes is fo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -172,6 +173,19 @@ def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_com
     closed = after(second, Told(10, 0, WHOLE, 0, 0), elapsed_ms=0)
     assert closed.is_open.tolist() == [0]
     assert closed.in_force_micro_per_ms == lower.in_force_micro_per_ms
+
+
+def test_destination_is_given_up_while_it_is_unavailable_if_the_policy_says_so() -> None:
+    one = policy()
+    assert one.destinations is not None
+    gives_up = replace(one, destinations=replace(one.destinations, gives_up=np.array([1])))
+    first = after(after(None), refused(WHOLE, accepted=0), elapsed_ms=2_000)
+    second = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000)
+    found = second.given_up(gives_up)
+    assert found is not None
+    assert found.tolist() == one.destinations.scope.tolist()
+    assert first.given_up(gives_up) is None
+    assert second.given_up(one) is None
 
 
 def test_time_for_which_a_destination_asks_counts_as_refused_and_nothing_is_admitted_until_it_is_over() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.shares.allocation import PLENTY, water_fill
-from spark_throttle.core.shares.division import demand_bins, max_min
+from spark_throttle.core.shares.division import _quarter_octave, demand_bins, max_min
 from spark_throttle.sharing.pip82 import proportional
 
 QUOTA = 1_000_000
@@ -159,3 +159,9 @@ def test_newcomer_stays_at_1_for_ever_under_proportional_and_at_its_part_under_m
         used = np.minimum([900, 500], proportional(np.full(2, 1000), used, np.full(2, used.sum())))
     assert used[1] == 1
     assert divide([[(900, 1)], [(500, 1)]], quota=1000) == pytest.approx([500, 500], abs=2)
+
+
+def test_shares_have_four_bins_an_octave_in_their_order() -> None:
+    bins = _quarter_octave(np.arange(4, 1 << 12))
+    assert (np.diff(bins) >= 0).all()
+    assert len(np.unique(bins)) == 4 * 10 == bins[-1] - bins[0] + 1
