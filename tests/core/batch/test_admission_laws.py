@@ -345,8 +345,11 @@ def taken(arrivals: Arrivals, order: list[int]) -> Arrivals:
 
 def reordered(state: DeciderState, flow_order: list[int], queue_order: list[int]) -> DeciderState:
     flow_at, rows = (np.array(order, dtype=np.int64) for order in (flow_order, queue_order))
-    queue = replace(state.queue, flow=np.argsort(flow_at)[state.queue.flow])
-    return replace(state, flows=state.flows.take(flow_at), queue=queue.take(rows))
+    place, corrected = np.argsort(flow_at), state.corrected
+    queue = replace(state.queue, flow=place[state.queue.flow])
+    if corrected is not None:
+        corrected = replace(corrected, flow=place[corrected.flow])
+    return replace(state, flows=state.flows.take(flow_at), queue=queue.take(rows), corrected=corrected)
 
 
 def l4_a_row_is_due_later_and_only_if_it_waits(batches: list[PlayedBatch]) -> None:
