@@ -26,6 +26,13 @@ def test_every_call_but_the_health_check_needs_a_token() -> None:
             assert call["security"] == ([] if path == "/healthz" else [{"token": []}])
 
 
+def test_every_change_that_may_be_tried_may_name_a_job_that_there_is_not() -> None:
+    changes = [call for calls in json.loads(description())["paths"].values() for call in calls.values()]
+    tried = [call for call in changes if "replay" in {each["name"] for each in call.get("parameters", ())}]
+    assert len(tried) > 10
+    assert [call["operationId"] for call in tried if "404" not in call["responses"]] == []
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of schemathesis' and the test client's own making
 def test_answers_are_as_described_and_nobody_writes_without_the_role(in_memory: ServedApp) -> None:

@@ -76,13 +76,14 @@ class Calls(APIRouter):
         who
             The roles that may make the call, others are refused (403); by default all that may read, or may change.
         errors
-            Statuses that the call may answer with, beyond those of every call and, for a change, its conditions'.
+            Statuses that the call may answer with, beyond those of every call and of every change: a change may name
+            an entry, or a job to replay, that there is not, and may have conditions.
         """
 
         def served(function: _Function) -> _Function:
             for call in calls:
                 method, _, path = call.partition(" ")
-                roles, conditions = (ROLES, ()) if method == "GET" else (WRITERS, (412, 428))
+                roles, conditions = (ROLES, ()) if method == "GET" else (WRITERS, (404, 412, 428))
                 self.add_api_route(
                     path, function, methods=[method], dependencies=[Depends(_of_roles(who or roles))],
                     responses={**documented(*errors, *conditions), **(responses or {})}, **options,

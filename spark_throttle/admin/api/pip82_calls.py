@@ -270,7 +270,7 @@ def put_resource_group(resourcegroup: Segment, fields: Fields, change: Change) -
         return change.made(PolicyService.edit, "resource_group", resourcegroup, edited, notes=notes_on(fields))
 
 
-@group_calls.at(*_both("DELETE"), who=["admin"], errors=[404])
+@group_calls.at(*_both("DELETE"), who=["admin"])
 def delete_resource_group(resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
     return change.made(PolicyService.delete, "resource_group", resourcegroup, is_entry=False)
@@ -300,13 +300,13 @@ def get_namespace_attachment(served: ApiContext, name: OwnNamespace) -> Response
     return _attached(served, "namespace", name)
 
 
-@attachment_calls.at(f"POST {_NAMESPACE}{_GROUP}", errors=[404])
+@attachment_calls.at(f"POST {_NAMESPACE}{_GROUP}")
 def move_namespace(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Attach a namespace to a resource group, also if it is attached to another; Pulsar's clients send this."""
     return change.made(PolicyService.attach, "namespace", name, resourcegroup, is_moved=True)
 
 
-@attachment_calls.at(f"PUT {_NAMESPACE}{_GROUP}", errors=[404, 409])
+@attachment_calls.at(f"PUT {_NAMESPACE}{_GROUP}", errors=[409])
 def attach_namespace(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Attach a namespace to a resource group; it is a conflict (409) if it is attached to another."""
     return change.made(PolicyService.attach, "namespace", name, resourcegroup)
@@ -318,7 +318,7 @@ def detach_namespace(name: OwnNamespace, change: Change) -> ChangeResponse:
     return change.made(_detach_if_attached, "namespace", name, is_entry=False)
 
 
-@attachment_calls.at(f"DELETE {_NAMESPACE}{_GROUP}", errors=[404])
+@attachment_calls.at(f"DELETE {_NAMESPACE}{_GROUP}")
 def detach_namespace_from(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Detach a namespace from a resource group, if that is its group."""
     return change.made(PolicyService.detach, "namespace", name, resource_group=resourcegroup, is_entry=False)
@@ -330,7 +330,7 @@ def get_tenant_attachment(served: ApiContext, name: OwnTenant) -> Response:
     return _attached(served, "tenant", name)
 
 
-@attachment_calls.at(f"PUT {_TENANT}{_GROUP}", who=["admin"], errors=[404, 409])
+@attachment_calls.at(f"PUT {_TENANT}{_GROUP}", who=["admin"], errors=[409])
 def attach_tenant(name: OwnTenant, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Attach a tenant to a resource group; it is a conflict (409) if it is attached to another."""
     return change.made(PolicyService.attach, "tenant", name, resourcegroup)
@@ -342,7 +342,7 @@ def detach_tenant(name: OwnTenant, change: Change) -> ChangeResponse:
     return change.made(_detach_if_attached, "tenant", name, is_entry=False)
 
 
-@attachment_calls.at(f"DELETE {_TENANT}{_GROUP}", who=["admin"], errors=[404])
+@attachment_calls.at(f"DELETE {_TENANT}{_GROUP}", who=["admin"])
 def detach_tenant_from(name: OwnTenant, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Detach a tenant from a resource group, if that is its group."""
     return change.made(PolicyService.detach, "tenant", name, resource_group=resourcegroup, is_entry=False)

@@ -151,7 +151,7 @@ def put_policy(key: WrittenKey, values: Values, change: Change) -> ChangeRespons
     return change.made(PolicyService.put, *key, values)
 
 
-@calls.at("DELETE /policies/{section}/{name}", errors=[404])
+@calls.at("DELETE /policies/{section}/{name}")
 def delete_policy(key: WrittenKey, change: Change) -> ChangeResponse:
     """Delete an entry; a resource group that is in use is not deleted (412)."""
     return change.made(PolicyService.delete, *key, is_entry=False)
@@ -226,7 +226,7 @@ def plan_rollback(served: ApiContext, revision: RevisionNumber, limit: Limit = 1
     return Plan.of(planned, lambda: namespace_names(served.service.store, revision), most_losses=limit)
 
 
-@revision_calls.at("POST /rollback/{revision}", who=["admin"], errors=[404])
+@revision_calls.at("POST /rollback/{revision}", who=["admin"])
 def roll_back(revision: RevisionNumber, change: ChangeOfStore) -> ChangeResponse:
     """Restore the policies of a revision, in one commit; the changes since then stay in the history."""
     return change.made(PolicyService.rollback, revision, is_entry=False)
