@@ -24,6 +24,8 @@ def _as_option(value: object) -> object:
 
 
 Option = Annotated[str, BeforeValidator(_as_option)]
+Expression = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+"""An SQL expression; a whole number, as in `units: 0`, is one too."""
 Seconds = Annotated[Decimal, BeforeValidator(lambda value: Decimal(value) if type(value) is int else value)]
 
 
@@ -59,7 +61,7 @@ class CostSettings(StreamSettings):
     """The source of late costs."""
 
     identity: str
-    units: str
+    units: Expression
 
 
 class ThrottleSettings(_Settings):
@@ -67,8 +69,8 @@ class ThrottleSettings(_Settings):
 
     policies: str | dict[str, Any]
     namespace: str
-    size: str | None = None
-    units: str | None = None
+    size: Expression | None = None
+    units: Expression | None = None
     reservation: str | None = None
     order_by: list[str] = []
     direction: Literal["publish", "dispatch"] = "publish"

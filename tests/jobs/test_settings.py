@@ -100,6 +100,7 @@ def test_options_become_the_text_that_spark_takes() -> None:
         ("throttle.policies=/lake/{env}/p.yaml", lambda s: s.throttle.policies == "/lake/{env}/p.yaml"),
         ("throttle.policies=delta:/lake/policies", lambda s: s.throttle.policies == "delta:/lake/policies"),
         ("throttle.policies={job: {}}", lambda s: s.throttle.policies == {"job": {}}),
+        ("throttle.units=0", lambda s: s.throttle.units == "0"),
         ("source.select=[a AS b, c]", lambda s: s.source.select == ["a AS b", "c"]),
     ],
 )
