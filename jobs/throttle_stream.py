@@ -27,6 +27,7 @@ from jobs.wiring import (
     open_session,
     read_events,
     read_stream,
+    reading,
     start_query,
     stop_between_batches,
     wait_for_end,
@@ -47,15 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         throttle = make_throttle(settings.throttle, settings.exchange)
         if throttle.policies.kind != "table":  # which is read when the query starts, through the session's catalog
             throttle.policies.load()
+        query = _start(throttle, settings)
     except (ConfigurationError, PolicyError, StoreError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is not a failure of the program
         return 2
-    spark = open_session(settings)
-    costs = None if settings.costs is None else read_events(spark, settings.costs)
-    query = start_query(throttle, read_stream(throttle, spark, settings), settings, costs)
     logger.info("query %s (%s) is running", settings.query_name, query.id)
     _follow(query, throttle, settings)
     return 0
+
+
+def _start(throttle: Throttle, settings: JobSettings) -> StreamingQuery:
+    spark, costs = open_session(settings), None
+    with reading("source", settings.source):
+        events = read_stream(throttle, spark, settings)
+    if settings.costs is not None:
+        with reading("costs", settings.costs):
+            costs = read_events(spark, settings.costs)
+    return start_query(throttle, events, settings, costs)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.settings import ExchangeSettings, JobSettings, StreamSettings, ThrottleSettings
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.load.source import ThrottleLoadSource
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.reference_stream import ReferenceStream
+from spark_throttle.spark.spark_errors import missing_in, spark_line
 
 
 def open_session(settings: JobSettings) -> SparkSession:
@@ -25,6 +30,24 @@ def open_session(settings: JobSettings) -> SparkSession:
     for name, value in ({"spark.sql.session.timeZone": "UTC"} | settings.spark.conf).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def reading(section: str, source: StreamSettings) -> Iterator[None]:
+    """Tell in one line that Spark cannot read a stream of the settings, and which.
+
+    Raises
+    ------
+    ConfigurationError
+        In place of Spark's refusal.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        of = source.format if source.path is None else f"{source.format} at {source.path}"
+        raise missing_in(str(error)) or ConfigurationError(
+            f"{section}: Spark does not read {of} ({spark_line(error)}); correct its path, format or select"
+        ) from error
 
 
 def read_events(spark: SparkSession, source: StreamSettings) -> DataFrame:

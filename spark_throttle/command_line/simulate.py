@@ -81,7 +81,7 @@ def simulate(
         raise ConfigurationError(f"{events} is on no server; give --option {_SERVERS}=HOST:9092, its brokers")
     if topic is None and time is None:
         raise ConfigurationError("nothing says when an event was sent; give --time EXPRESSION, such as a column's name")
-    with spark_session(events, properties_file, conf or ()) as spark, _reached(topic, options):
+    with spark_session(events, properties_file, conf or ()) as spark, _reached(events, topic, options):
         from spark_throttle.spark import Throttle
 
         throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction, units=units)
@@ -117,17 +117,26 @@ def _read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> 
 
 
 @contextmanager
-def _reached(topic: str | None, options: Mapping[str, str]) -> Iterator[None]:
-    """Tell in one line why a topic cannot be read."""
+def _reached(events: str, topic: str | None, options: Mapping[str, str]) -> Iterator[None]:
+    """Tell in one line why events cannot be read."""
+    from pyspark.errors import AnalysisException
+
+    from spark_throttle.spark.spark_errors import missing_in, spark_line
+
     try:
         yield
     except ThrottleError:
         raise
     except Exception as error:
         remedy = None if topic is None else _remedy(error, topic, options)
-        if remedy is None:
+        if remedy is not None:
+            raise ConfigurationError(remedy) from error
+        if not isinstance(error, AnalysisException):
             raise
-        raise ConfigurationError(remedy) from error
+        missing = missing_in(str(error))
+        raise missing or ConfigurationError(
+            f"Spark does not read {events} so ({spark_line(error)}); correct --events, --format or the expressions"
+        ) from error
 
 
 def _remedy(error: Exception, topic: str, options: Mapping[str, str]) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from demos.demo import offered_rows
 from jobs import throttle_stream
@@ -17,6 +18,7 @@ from jobs.wiring import (
     start_query,
     stop_between_batches,
 )
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark import Throttle
 from spark_throttle.store import policy_location
@@ -259,6 +261,37 @@ def test_missing_policy_file_ends_the_job_before_spark_starts(tmp_path: Path, ca
     missing = tmp_path / "nowhere.yaml"
     assert throttle_stream.main(["--conf", str(CONF), "--set", f"throttle.policies={missing}"]) == 2
     assert "nowhere.yaml" in caplog.text
+
+
+def test_stream_that_spark_does_not_read_ends_the_job_with_its_section(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AnalysisException("[DELTA_SCHEMA_NOT_SET] Table schema is not set.\n'Plan")
+
+    for name in ("open_session", "read_stream"):
+        monkeypatch.setattr(throttle_stream, name, lambda *_: None)
+    monkeypatch.setattr(throttle_stream, "read_events", refuse)
+    settings = ["throttle.reservation=id", "costs={format: delta, path: /nowhere, identity: id, units: n}"]
+    arguments = ["--conf", str(CONF), "--set", "throttle.units=1"]
+    assert throttle_stream.main([*arguments, *(part for each in settings for part in ("--set", each))]) == 2
+    assert caplog.messages == [
+        "costs: Spark does not read delta at /nowhere ([DELTA_SCHEMA_NOT_SET] Table schema is not set); "
+        "correct its path, format or select"
+    ]
+
+
+def test_refused_start_ends_the_job_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ConfigurationError("the column is none")
+
+    for name in ("open_session", "read_stream"):
+        monkeypatch.setattr(throttle_stream, name, lambda *_: None)
+    monkeypatch.setattr(throttle_stream, "start_query", refuse)
+    assert throttle_stream.main(["--conf", str(CONF)]) == 2
+    assert caplog.messages == ["the column is none"]
 
 
 DOCUMENT = "tenants: {t: {publish: {messages_per_second: 7}}}"

@@ -104,3 +104,17 @@ def test_a_topic_and_events_without_a_time_are_refused_with_what_to_do(tmp_path:
     )
     table = CliRunner().invoke(app, [*arguments, "orders"])
     assert (table.exit_code, "give --time EXPRESSION" in table.output) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("place", "time", "said"),
+    [("absent", "ts", "PATH_NOT_FOUND"), ("events", "sent_at", "`sent_at`"), ("events", "cast(", "PARSE_SYNTAX_ERROR")],
+)
+def test_events_that_spark_cannot_read_are_refused_in_one_line(
+    events: DataFrame, tmp_path: Path, place: str, time: str, said: str
+) -> None:
+    (tmp_path / "policy.yaml").write_text(OTHER)
+    events.limit(1).write.parquet(f"{tmp_path}/events")
+    arguments = ["simulate", str(tmp_path / "policy.yaml"), "--events", f"{tmp_path}/{place}", "--format", "parquet"]
+    told = CliRunner().invoke(app, [*arguments, "--namespace", "namespace", "--time", time])
+    assert (told.exit_code, told.stderr.count("\n"), said in told.stderr) == (3, 1, True), told.stderr
