@@ -275,10 +275,9 @@ def test_stream_that_spark_does_not_read_ends_the_job_with_its_section(
     settings = ["throttle.reservation=id", "costs={format: delta, path: /nowhere, identity: id, units: n}"]
     arguments = ["--conf", str(CONF), "--set", "throttle.units=1"]
     assert throttle_stream.main([*arguments, *(part for each in settings for part in ("--set", each))]) == 2
-    assert caplog.messages == [
-        "costs: Spark does not read delta at /nowhere ([DELTA_SCHEMA_NOT_SET] Table schema is not set); "
-        "correct its path, format or select"
-    ]
+    (said,) = caplog.messages
+    assert said.startswith("costs: Spark does not read delta at /nowhere ([DELTA_SCHEMA_NOT_SET] Table schema is not")
+    assert said.endswith("; correct its path, format or select")
 
 
 def test_refused_start_ends_the_job_in_one_line(
