@@ -164,6 +164,7 @@ def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
     from rich.text import Text
 
     from spark_throttle.what_if.outcome import LEVELS
+    from spark_throttle.what_if.proposal import BURST_MS
 
     seconds = f"{found.interval_ms / 1000:g} s"
     head = f"{count(found.messages)} messages from {time_of(found.first_ms)} to {time_of(found.end_ms)}, "
@@ -186,7 +187,7 @@ def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
             parts.append(Text(f"{some(len(scopes) - len(held), word)}: nothing waits or is rejected", style="green"))
     if found.proposed:
         columns = [
-            ("the smallest quotas", False),
+            (f"the smallest quotas, if burst_seconds is {BURST_MS // 1_000}", False),
             ("", False),
             ("messages_per_second", True),
             ("bytes_per_second", True),

@@ -7,6 +7,7 @@ so the others hide it from Arrow.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -48,6 +49,9 @@ _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _QUIET: Final = ("--conf", "spark.ui.showConsoleProgress=false")
 """Spark's progress bars have no line of their own: an error behind one would be no JSON. Later options override it."""
 
+_REFUSALS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's loggers of what Spark refuses: some kilobytes of JSON on stderr, in front of the line that tells it."""
+
 PropertiesFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Spark's settings, as for `spark-submit`; by default its own.")
 ]
@@ -71,12 +75,15 @@ def spark_session(place: str, properties_file: Path | None, conf: Sequence[str])
             raise ConfigurationError(f"--conf is {each!r}; give KEY=VALUE, a setting of Spark and its value")
     show_pandas()
     try:
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         raise ConfigurationError(
             f"{missing} is not installed, and this command starts Spark: pip install 'spark-throttle[admin,delta]'"
         ) from None
+    for name in _REFUSALS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     active = SparkSession.getActiveSession()
     if active is not None:
         with _reached(place):

@@ -129,5 +129,5 @@ function stateOf(job, scope) {
   if (destination?.is_unavailable) return ["warn", "destination unavailable"];
   if (scope.rejected_messages) return ["warn", "rejecting"];
   if (scope.waiting_messages) return ["warn", scope.held_messages ? "delaying" : "delayed by another quota"];
-  return scope.offered_messages ? ["good", "within quota"] : ["quiet", "no traffic"];
+  return scope.offered_messages || scope.admitted_messages ? ["good", "within quota"] : ["quiet", "no traffic"];
 }

@@ -86,6 +86,7 @@ def test_a_command_says_it_in_tables_in_json_and_in_a_picture(
     assert told.exit_code == 0, told.output
     assert "200 messages from 2023-11-14 22:13:20 to 2023-11-14 22:16:40" in told.output
     assert "tenant messages" in told.output
+    assert "the smallest quotas, if burst_seconds is 10" in told.output
     assert (tmp_path / "delays.png").read_bytes()[:4] == b"\x89PNG"
     found = json.loads(CliRunner().invoke(app, [*arguments, "--output", "json"]).output)
     assert [each["scope"] for each in found["scopes"]] == ["job", "acme"]
