@@ -131,9 +131,9 @@ def _reached(events: str, topic: str | None, options: Mapping[str, str]) -> Iter
         remedy = None if topic is None else _remedy(error, topic, options)
         if remedy is not None:
             raise ConfigurationError(remedy) from error
-        if not isinstance(error, AnalysisException):
-            raise
         missing = missing_in(str(error))
+        if missing is None and not isinstance(error, AnalysisException):
+            raise
         raise missing or ConfigurationError(
             f"Spark does not read {events} so ({spark_line(error)}); correct --events, --format or the expressions"
         ) from error
