@@ -139,7 +139,7 @@ STATE: Final = DeciderState(
     replace(Queue(*np.arange(10).reshape(5, 2)), identity=np.arange(4).reshape(2, 2)), ONE,
     MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
     Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(10).reshape(5, 2)),
-    CorrectedRows(*np.arange(10).reshape(5, 2)),
+    CorrectedRows(*np.arange(10).reshape(5, 2), np.arange(6).reshape(2, 3)),
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
