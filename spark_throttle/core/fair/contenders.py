@@ -271,7 +271,7 @@ class Contenders:
         units = self.units
         if units is None or len(units) <= Dimension.UNITS:
             return np.zeros_like(flow)
-        order = np.argsort(self.flow)
+        order = np.argsort(self.flow, kind="stable")
         found = order[np.searchsorted(self.flow, flow, sorter=order).clip(max=len(order) - 1)]
         price_ns = None if self.rows.price_ns is None else self.rows.price_ns[found]
         return np.where(
