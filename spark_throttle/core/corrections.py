@@ -7,8 +7,9 @@ back fills a bucket up to its burst, and the refill that follows cuts what is be
 
 The first batch that decides afterwards corrects the fair order too (`CorrectedRows`). What rows cost more counts there
 as if it had just left, so the others go first until they had as much. What rows cost less goes first to whom it was
-charged. It counts only if that batch is short of the resource: else nobody has less of it by the error. What a
-guarantee has left is not corrected: it goes by the estimates.
+charged. It counts only if that batch is short of the resource: else nobody has less of it by the error. Nor does what
+is given back to a full bucket: nobody has those tokens. What a guarantee has left is not corrected: it goes by the
+estimates.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.limits.budgets import Budgets, Spent
 from spark_throttle.core.limits.token_bucket import full, in_micro
-from spark_throttle.core.names.matching import match, positions_in
+from spark_throttle.core.names.matching import SHARED_LEVELS, match, positions_in
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 
 if TYPE_CHECKING:
@@ -69,11 +70,22 @@ class CorrectedRows:
 
     charged: Int64s
     cost: Int64s
+    lost: Int64s
+    """Shape (entries, 3), by `SHARED_LEVELS`: what of the difference the bucket of the scope had no room for."""
 
     @classmethod
-    def of(cls, dimension: Dimension, flow: Int64s, messages: Int64s, charged: Int64s, cost: Int64s) -> CorrectedRows:
-        """Return entries of one dimension."""
-        return cls(np.full(len(flow), dimension, dtype=np.int64), flow, messages, charged, cost)
+    def of(
+        cls,
+        dimension: Dimension,
+        flow: Int64s,
+        messages: Int64s,
+        charged: Int64s,
+        cost: Int64s,
+        lost: Int64s | None = None,
+    ) -> CorrectedRows:
+        """Return entries of one dimension; by default nothing is lost."""
+        lost = np.zeros((len(flow), len(SHARED_LEVELS)), dtype=np.int64) if lost is None else lost
+        return cls(np.full(len(flow), dimension, dtype=np.int64), flow, messages, charged, cost, lost)
 
     def with_more(self, more: CorrectedRows | None) -> CorrectedRows:
         """Return these entries and others."""

@@ -39,11 +39,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import Segments, sums
 from spark_throttle.core.corrections import CorrectedRows, Owed, with_owed
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match, positions_in
 from spark_throttle.core.quota import (
     BUDGETS,
+    MICRO,
     UNBOUNDED,
     Bools,
     CompiledPolicy,
@@ -54,6 +56,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     Period,
 )
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.usage import by_scope
 
 if TYPE_CHECKING:
@@ -130,6 +133,10 @@ class Reservations:
     """For each, a bit for each rate and budget of its levels (`_bits`) that did not charge it, or did not hold on to
     what it charged; `None` for none."""
 
+    beside: Int64s | None = None
+    """As how many units the rest of each counted in the fair order when it left (`fair.work.beside_units`): fewer units
+    change nothing there. `None` for none."""
+
     def __len__(self) -> int:
         return len(self.flow)
 
@@ -141,13 +148,15 @@ class Reservations:
 
     def take(self, at: Int64s | Bools) -> Reservations:
         """Return the reservations at `at`, in that order."""
-        unpaid = None if self.unpaid is None else self.unpaid[at]
+        unpaid, beside = (None if each is None else each[at] for each in (self.unpaid, self.beside))
         return Reservations(
-            self.identity[at], self.flow[at], self.rows[at], self.units[at], self.reserved_ms[at], unpaid
+            self.identity[at], self.flow[at], self.rows[at], self.units[at], self.reserved_ms[at], unpaid, beside
         )
 
-    def with_rows(self, identity: Int64s, flow: Int64s, units: Int64s, *, now_ms: int) -> Reservations:
-        """Return them after rows have left, all of which have an identity.
+    def with_rows(
+        self, identity: Int64s, flow: Int64s, units: Int64s, beside: Int64s | None = None, *, now_ms: int
+    ) -> Reservations:
+        """Return them after rows have left, all of which have an identity; by default they counted by units alone.
 
         Examples
         --------
@@ -171,11 +180,16 @@ class Reservations:
         is_new = np.ones(keys, dtype=np.bool_)
         is_new[found[joined]] = False
         at = np.unique(number, return_index=True)[1][is_new]
+        if beside is not None or self.beside is not None:
+            more = np.zeros(keys, dtype=np.int64) if beside is None else sums(number, beside, keys)
+            counted = np.zeros_like(self.units) if self.beside is None else self.beside.copy()
+            counted[joined] += more[found[joined]]
+            beside = np.concatenate([counted, more[is_new]])
         return Reservations(
             np.concatenate([self.identity, identity[at]]), np.concatenate([self.flow, flow[at]]),
             np.concatenate([rows_before, rows[is_new]]), np.concatenate([units_before, charged[is_new]]),
             np.concatenate([self.reserved_ms, np.full(len(at), now_ms, dtype=np.int64)]),
-            None if self.unpaid is None else np.concatenate([self.unpaid, np.zeros_like(at)]),
+            None if self.unpaid is None else np.concatenate([self.unpaid, np.zeros_like(at)]), beside,
         )  # fmt: skip
 
     def without_rows(self, identity: Int64s, flow: Int64s, units: Int64s) -> tuple[Reservations, Bools]:
@@ -189,7 +203,9 @@ class Reservations:
         rows, charged = self.rows.copy(), self.units.copy()
         rows[at] -= np.bincount(number, minlength=keys)[found[at]]
         charged[at] -= sums(number, units, keys)[found[at]]
-        return replace(self, rows=rows, units=charged).take(rows > 0), is_open[number] & has_identity(identity)
+        beside = None if self.beside is None else self.beside * rows // self.rows
+        kept = replace(self, rows=rows, units=charged, beside=beside).take(rows > 0)
+        return kept, is_open[number] & has_identity(identity)
 
     def goes_on(self, *, now_ms: int, after_ms: int, most: int = MOST_OPEN) -> Bools:
         """Return which of them go on after a batch; the others end.
@@ -259,11 +275,16 @@ def settled(state: DeciderState, costs: LateCosts, policy: CompiledPolicy) -> tu
     owed = cost[found[at]] - done.units
     goes_on = np.ones(len(opened), dtype=np.bool_)
     goes_on[at] = False
-    after = with_owed(state, _owed(done, owed, state, policy), policy)
+    owes = _owed(done, owed, state, policy)
+    after = with_owed(state, owes, policy)
     counts = np.flatnonzero((owed > 0) | ((owed < 0) & (True if done.unpaid is None else done.unpaid == 0)))
-    fair = CorrectedRows.of(
-        Dimension.UNITS, done.flow[counts], done.rows[counts], done.units[counts], cost[found[at]][counts]
-    ).with_more(state.corrected)
+    flow, given = done.flow[counts], np.maximum(-owed[counts], 0)
+    charged, costs_now = done.units[counts], cost[found[at]][counts]
+    if done.beside is not None:
+        charged, costs_now = (np.maximum(each, done.beside[counts]) for each in (charged, costs_now))
+    lost = _lost(flow, given, owes, state, policy)
+    fair = CorrectedRows.of(Dimension.UNITS, flow, done.rows[counts], charged, costs_now, lost)
+    fair = fair.with_more(state.corrected)
     by_flow = SettledCosts(
         sums(done.flow, np.maximum(-owed, 0), flows), sums(done.flow, np.maximum(owed, 0), flows),
         done.flow, int(done.rows.sum()), len(costs) - len(at), costs.unusable,
@@ -285,6 +306,17 @@ def _owed(done: Reservations, owed: Int64s, state: DeciderState, policy: Compile
     for column, level in enumerate(SHARED_LEVELS):
         shared += by_scope(scopes[:, [column]], by_name[:, level], len(shared))
     return Owed(Dimension.UNITS, names, own[:, 0], shared[:, 0], own[:, 1:], shared[:, 1:])
+
+
+def _lost(flow: Int64s, given: Int64s, owed: Owed, state: DeciderState, policy: CompiledPolicy) -> Int64s:
+    """Return what of `given` back to each flow its shared scopes have no room for, shape (n, 3), as theirs are full."""
+    limits = under_share(policy, state.shared.share_micro_per_ms).shared
+    room = np.maximum(limits.burst_micro - state.shared.balance_micro, 0)[:, Dimension.UNITS] // MICRO
+    beyond = np.where(limits.is_limited[:, Dimension.UNITS], np.maximum(-owed.shared - room, 0), 0)
+    scopes = match(state.flows.names.take(pa.array(flow)), policy).shared_scope
+    of_scope = by_scope(scopes, given[:, None], len(beyond))[:, 0]
+    lost, together = (np.append(each, 0)[scopes] for each in (beyond, of_scope))
+    return np.minimum(proportional(given[:, None], lost, together), given[:, None])
 
 
 def under_policy(

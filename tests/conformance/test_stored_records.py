@@ -138,8 +138,8 @@ STATE: Final = DeciderState(
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
     replace(Queue(*np.arange(10).reshape(5, 2)), identity=np.arange(4).reshape(2, 2)), ONE,
     MeanPrices(5, 2**50, 2**41), 5, 7, WINDOWS,
-    Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(10).reshape(5, 2)),
-    CorrectedRows(*np.arange(10).reshape(5, 2)),
+    Reservations(np.array([[2**62, -5], [7, 0]]), *np.arange(12).reshape(6, 2)),
+    CorrectedRows(ONE, ONE, TWO, 2 * TWO, 3 * TWO, PAIRS),
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,

@@ -44,12 +44,17 @@ class Played:
         self.report: UsageReport | None = None
 
     def batch(
-        self, rows: list[tuple[str, int, int]], costs: Sequence[tuple[int, int]] = (), *, after_ms: int = 1_000
+        self,
+        rows: list[tuple[str, int, int]],
+        costs: Sequence[tuple[int, int]] = (),
+        *,
+        after_ms: int = 1_000,
+        size_bytes: int = 1,
     ) -> list[LeftRow]:
         """Return the rows that a batch admits; those given are namespace, units and identity."""
         self.now_ms += after_ms
         before, done = settled(self.state, costs_of(list(costs)), self.policy)
-        arrivals = make_arrivals([(name, 1, units) for name, units, _ in rows])
+        arrivals = make_arrivals([(name, size_bytes, units) for name, units, _ in rows])
         arrivals = replace(arrivals, identity=words([identity for *_, identity in rows]))
         plan = plan_admission(before, arrivals, self.policy, now_ms=self.now_ms, settled=done)
         self.report = plan.usage

@@ -142,7 +142,7 @@ def plan_admission(  # noqa: PLR0913 - all that a batch depends on
     may_come_back = may_return(rows.flow, is_admitted, entered.matches.group_scope, policy if keeps else None)
     concerned = waits | rows.take(may_come_back).has_rows(len(waits))
     identity = identities(state.queue, arrivals)
-    reserved = ReservedBatch.of(state, rows, identity, is_admitted, batch, settled)
+    reserved = ReservedBatch.of(state, rows, identity, is_admitted, batch, plan, settled)
     left_flow = np.concatenate([state.left.flow, reserved.opened.flow])
     kept, matches, place = account.remembered(entered, plan, leads, entrance.window_units, concerned, left_flow, now_ms)
     position = place[entered.at]

@@ -108,6 +108,10 @@ class FlowPlan:
                 found = np.where(is_here & (dimension >= 0), room.ends_by[np.maximum(at, 0), dimension], found)
         return found
 
+    def beside_units(self, flow: Int64s, size_bytes: Int64s) -> Int64s | None:
+        """Return as how many units rows counted without theirs in the fair order; `None` if no order mattered."""
+        return None if self.contest is None else self.contest.contenders.beside_units(flow, size_bytes)
+
     def leads(self, waiting: Int64s, policy: CompiledPolicy) -> Leads:
         """Return what the fair tree remembers; the candidates at `waiting`, which ascends, wait afterwards."""
         contest = self.contest

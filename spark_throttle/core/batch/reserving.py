@@ -14,6 +14,7 @@ from spark_throttle.core.usage import ReservationCounts
 
 if TYPE_CHECKING:
     from spark_throttle.core.batch.arrivals import Arrivals, MicroBatch
+    from spark_throttle.core.batch.flow_plan import FlowPlan
     from spark_throttle.core.fair.layout import Candidates
     from spark_throttle.core.state import DeciderState, Queue
 
@@ -53,6 +54,7 @@ class ReservedBatch:
         identity: Int64s | None,
         is_admitted: Bools,
         batch: MicroBatch,
+        plan: FlowPlan,
         settled: SettledCosts | None,
     ) -> ReservedBatch:
         """Return the reservations with those of the rows that leave, and without those that end."""
@@ -60,7 +62,9 @@ class ReservedBatch:
         if identity is not None:
             at = np.flatnonzero(is_admitted & has_identity(identity))
             units = rows.amounts[-1][at] if len(rows.amounts) == len(AMOUNTS) else np.zeros_like(at)
-            opened = opened.with_rows(identity[at], batch.entered.at[rows.flow[at]], units, now_ms=batch.now_ms)
+            flow = rows.flow[at]
+            beside = plan.beside_units(flow, rows.size_bytes[at])
+            opened = opened.with_rows(identity[at], batch.entered.at[flow], units, beside, now_ms=batch.now_ms)
         goes_on = opened.goes_on(now_ms=batch.now_ms, after_ms=batch.policy.reservation_ms)
         if goes_on.all():
             return cls(opened, Reservations.none(), settled)

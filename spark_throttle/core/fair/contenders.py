@@ -31,7 +31,9 @@ from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout, cost
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import (
+    LEAD_BITS,
     Rows,
+    beside_units,
     corrected_work,
     lasting_work,
     leaf_work,
@@ -41,11 +43,8 @@ from spark_throttle.core.fair.work import (
 )
 from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
-
-_LEAD_BITS = 45
-"""The bits of a lead that a batch counts otherwise than it was kept."""
 
 _WORK_BITS = 60
 """The bits of the work of an amount."""
@@ -148,6 +147,9 @@ class Contenders:
     """How the batch counts the leads below each tenant's node, and beside it; those of the job's children it counts as
     they are kept."""
 
+    units: list[Int64s] | None
+    """As `leaf_work` returns it."""
+
     @classmethod
     def of(  # noqa: PLR0913 - all that a tree is made of
         cls,
@@ -237,8 +239,8 @@ class Contenders:
         if corrected is not None and units is not None:
             place = np.full(len(layout.segments.counts), -1, dtype=np.int64)
             place[flow] = np.arange(len(flow))
-            standing = _corrected(standing, tree, corrected_work(corrected, place, units))
-        return cls(flow, tree, standing, scopes, rows, tie[order], placed, measures)
+            standing = _corrected(standing, tree, corrected_work(corrected, place, units, short[flow]))
+        return cls(flow, tree, standing, scopes, rows, tie[order], placed, measures, units)
 
     def under_new_weights(self, eligible: Int64s, levels: int) -> Contenders:
         """Return the flows with what can be kept of leads from a time of other weights at some `levels`."""
@@ -263,6 +265,18 @@ class Contenders:
             The column of `Matches.shared_scope`.
         """
         return let_pass(self.tree, self.standing, self.rows, until, self.with_room(room), self.tie, column + 1)
+
+    def beside_units(self, flow: Int64s, size_bytes: Int64s) -> Int64s:
+        """Return as how many units rows of some flows count without theirs; 0 for flows that do not compete."""
+        units = self.units
+        if units is None or len(units) <= Dimension.UNITS:
+            return np.zeros_like(flow)
+        order = np.argsort(self.flow, kind="stable")
+        found = order[np.searchsorted(self.flow, flow, sorter=order).clip(max=len(order) - 1)]
+        price_ns = None if self.rows.price_ns is None else self.rows.price_ns[found]
+        return np.where(
+            self.flow[found] == flow, beside_units([each[found] for each in units], size_bytes, price_ns), 0
+        )
 
     def with_room(self, room: Int64s) -> Scopes:
         """Return the scopes of the nodes that are limited, with their room."""
@@ -387,8 +401,12 @@ def _as_counted(kept: Standing, tree: Tree, measures: tuple[Measure, Measure], r
 
 def _corrected(standing: Standing, tree: Tree, work: Int64s) -> Standing:
     """Return the standing after so much more, or less, work of each leaf was served before."""
-    leads = tuple(lead + tree.sums(work, height) for height, lead in enumerate(standing.leads))
-    return replace(standing, leads=leads, tenant_leads=standing.tenant_leads + tree.sums(work, 1))
+
+    def after(lead: Int64s, height: int) -> Int64s:
+        return np.clip(lead + tree.sums(work, height), -1 << LEAD_BITS, 1 << LEAD_BITS)
+
+    leads = tuple(after(lead, height) for height, lead in enumerate(standing.leads))
+    return replace(standing, leads=leads, tenant_leads=after(standing.tenant_leads, 1))
 
 
 def _sent(tree: Tree, rows: Rows, standing: Standing) -> tuple[Int64s, ...]:
@@ -398,7 +416,7 @@ def _sent(tree: Tree, rows: Rows, standing: Standing) -> tuple[Int64s, ...]:
 
 
 def _in_proportion(lead: Int64s, to: Int64s, of: Int64s) -> Int64s:
-    changed = np.sign(lead) * proportional(np.abs(lead), to, of, most_bits=_LEAD_BITS)
+    changed = np.sign(lead) * proportional(np.abs(lead), to, of, most_bits=LEAD_BITS)
     return np.where(to == of, lead, changed)
 
 

@@ -60,6 +60,9 @@ _MOST_WORK_BITS: Final = 40
 MOST_WORK: Final = 1 << _MOST_WORK_BITS
 """The most work that one row counts: 2**24 messages."""
 
+LEAD_BITS: Final = 45
+"""The bits of a lead that is counted otherwise than it was kept, or that is corrected: 2**29 messages."""
+
 _SUM_BITS: Final = 60
 """The bits of the work of a whole batch."""
 
@@ -293,7 +296,7 @@ def row_work(layout: Layout, flow: Int64s, units: list[Int64s], price_ns: Int64s
     return np.broadcast_to(work, len(layout.totals[0]) - 1)
 
 
-def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s]) -> Int64s:
+def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s], scopes: Int64s) -> Int64s:
     """Return by how much more each leaf's earlier rows count at what they cost than at what they were charged.
 
     They count as rows that leave now: by what runs short, and as a message at least, whatever they cost.
@@ -304,6 +307,9 @@ def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s])
         Shape (flows,): the leaf of each flow, -1 for none.
     units
         As `leaf_work` returns it.
+    scopes
+        Shape (leaves, 3): the shared scopes of each leaf that count. What the widest of them could not be given back is
+        as good as used.
 
     Returns
     -------
@@ -316,7 +322,7 @@ def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s])
     >>> units = [np.array([each << TOKEN_BITS]) for each in (MESSAGE, 0, MESSAGE)]
     >>> two, nothing = np.array([2, 0]), np.zeros(2, dtype=np.int64)
     >>> rows = CorrectedRows.of(Dimension.UNITS, nothing, nothing + 1, two, np.array([7, 1]))
-    >>> (corrected_work(rows, nothing[:1], units) // MESSAGE).tolist()
+    >>> (corrected_work(rows, nothing[:1], units, np.array([[-1, -1, 0]])) // MESSAGE).tolist()
     [5]
     """
     entries = np.flatnonzero((place[corrected.flow] >= 0) & (corrected.dimension < len(units)))
@@ -324,12 +330,42 @@ def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s])
     token, message = np.stack(units)[kind, leaf], _message_work(units[Dimension.MESSAGES][leaf])
     messages = message * np.minimum(corrected.messages[entries], MOST_WORK // message)
     a_token = np.where(kind == Dimension.TIME, MICRO << TOKEN_BITS, 1 << TOKEN_BITS)
+    widest, _ = _widest(scopes, np.ones(int(scopes.max(initial=-1)) + 1, dtype=np.bool_))
+    used = np.minimum(corrected.cost + corrected.lost.T, np.maximum(corrected.cost, corrected.charged)).T
+    used = used[entries, widest[leaf]]
+    bits = min(LEAD_BITS, _SUM_BITS - len(entries).bit_length())
+    most = MOST_WORK * np.minimum(corrected.messages[entries], 1 << LEAD_BITS - _MOST_WORK_BITS)
     cost, charged = (
-        np.maximum(proportional(each[entries], token, a_token, most_bits=_MOST_WORK_BITS), messages)
-        for each in (corrected.cost, corrected.charged)
+        np.maximum(np.minimum(proportional(each, token, a_token, most_bits=bits), most), messages)
+        for each in (used, corrected.charged[entries])
     )
     leaves = len(units[Dimension.MESSAGES])
-    return np.clip(sums(leaf, cost, leaves) - sums(leaf, charged, leaves), -MOST_WORK, MOST_WORK)
+    return sums(leaf, cost - charged, leaves)
+
+
+def beside_units(units: list[Int64s], size_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
+    """Return as how many units rows count by the rest that they take: their message, their bytes, their time.
+
+    Parameters
+    ----------
+    units
+        As `leaf_work` returns it, by row.
+    price_ns
+        The time of each row; `None` if no scope limits time.
+
+    Examples
+    --------
+    A row of 300 bytes, where ten bytes count as a unit; and where units count for nothing:
+
+    >>> units = [np.array([0, 0]), np.array([1 << TOKEN_BITS] * 2), np.array([10 << TOKEN_BITS, 0])]
+    >>> beside_units(units, np.array([300, 300]), None).tolist()
+    [30, 0]
+    """
+    of_message, of_byte, of_unit = units[: Dimension.TIME]
+    rest = np.maximum(_message_work(of_message), size_bytes * of_byte >> TOKEN_BITS)
+    if price_ns is not None:
+        rest = np.maximum(rest, work_of_time(price_ns, units[Dimension.TIME]))
+    return (np.minimum(rest, MOST_WORK) << TOKEN_BITS) // np.maximum(of_unit, 1) * (of_unit > 0)
 
 
 def _message_work(of_message: Int64s) -> Int64s:
