@@ -6,12 +6,9 @@ usually far fewer, because most namespaces send now and then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
@@ -19,6 +16,7 @@ from spark_throttle.core.arithmetic.units import parse_duration_ms
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MAX_UNITS
 from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.spark.columns.stream_plan import setting
 from spark_throttle.what_if.traffic import Traffic, interval_for
 
 _COMPRESSION: Final = "spark.sql.execution.arrow.compression.codec"
@@ -113,31 +111,14 @@ def summed(  # noqa: PLR0913 - all that is recorded of an event
             for column, name in amounts.items()
         ),
     )
-    with _compressed(events.sparkSession):
+    # The driver holds all sums at once, and they are small numbers.
+    with setting(events.sparkSession, _COMPRESSION, "zstd"):
         table = sums.toArrow()
     unusable = 0
     if table["interval"].null_count:
         unusable = sum(table.filter(table["interval"].is_null())["messages"].to_pylist())
         table = table.filter(table["interval"].is_valid())
     return Traffic.of(table, interval_ms=interval_ms, unusable_messages=unusable)
-
-
-@contextmanager
-def _compressed(spark: SparkSession) -> Iterator[None]:
-    """Let Spark compress what it sends: its driver holds all sums at once, and they are small numbers."""
-    before = spark.conf.get(_COMPRESSION, None)
-    try:
-        spark.conf.set(_COMPRESSION, "zstd")
-    except PySparkException:  # a server that lets nobody set this sends them as it likes
-        yield
-        return
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(_COMPRESSION)
-        else:
-            spark.conf.set(_COMPRESSION, before)
 
 
 def _of(units: Column | None) -> Column:

@@ -248,7 +248,7 @@ def _problem(events: DataFrame, other: DataFrame, expressions: Mapping[str, Colu
 def analyzed_plan(frame: DataFrame) -> str:
     """Return the analyzed plan as Spark prints it; an empty string if Spark does not print it."""
     try:
-        with _whole_lists(frame.sparkSession):
+        with setting(frame.sparkSession, _FIELDS_CONF, "100000"):  # all columns of a plan, not only the first 25
             rows = frame.sparkSession.sql("EXPLAIN EXTENDED SELECT * FROM {frame}", frame=frame).collect()
     except PySparkException:
         return ""
@@ -257,21 +257,21 @@ def analyzed_plan(frame: DataFrame) -> str:
 
 
 @contextmanager
-def _whole_lists(spark: SparkSession) -> Iterator[None]:
-    """Make Spark print all columns of a plan, not only the first 25."""
-    before = spark.conf.get(_FIELDS_CONF, None)
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Give a session a setting meanwhile; where a platform forbids it, the session keeps its own."""
+    before = spark.conf.get(name, None)
     try:
-        spark.conf.set(_FIELDS_CONF, "100000")
-    except PySparkException:  # a platform may forbid the setting
+        spark.conf.set(name, value)
+    except PySparkException:
         yield
         return
     try:
         yield
     finally:
         if before is None:
-            spark.conf.unset(_FIELDS_CONF)
+            spark.conf.unset(name)
         else:
-            spark.conf.set(_FIELDS_CONF, before)
+            spark.conf.set(name, before)
 
 
 class _Plan:
