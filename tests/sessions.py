@@ -116,7 +116,7 @@ def jars(use: str) -> list[Path]:
 def with_class_archive(jvm_options: str, archive: Path = CLASS_ARCHIVE) -> str:
     """Return the options of a JVM that takes its classes from an archive, if there is one."""
     is_to_be_used = archive.exists() and "ArchiveClassesAtExit" not in jvm_options
-    return f"{jvm_options} -XX:SharedArchiveFile={archive} -Xlog:cds=off" if is_to_be_used else jvm_options
+    return f"{jvm_options} -XX:SharedArchiveFile={archive} -Xlog:cds*=off" if is_to_be_used else jvm_options
 
 
 def files_without_processes() -> dict[str, str]:

@@ -145,7 +145,7 @@ class Pulse:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the last sign, which says that the query has ended; called once, by Spark, unless it kills the process.
+        """Give the last sign, which says that the query has ended; called once, when it ends.
 
         It does not wait for a directory that hangs.
         """

@@ -327,7 +327,7 @@ class ControlPlane:
             join_charges(self._directory, before_batch=self._reports.newest_batch)
 
     def stop(self) -> None:
-        """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""
+        """End the threads beside the batches; called when the query's reader ends."""
         if self._shared is not None:
             self._shared.stop()
         if self._pulse is not None:

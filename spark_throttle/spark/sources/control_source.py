@@ -12,10 +12,12 @@ control plane are imported inside the functions that use them.
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from spark_throttle.control.plane import ControlPlane
 
 CONTROL_FORMAT = "throttle_control"
+
+_SOURCE_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module that Spark runs as the process of a source."""
 
 _LONGEST_WAIT_MS = 1_000
 """Longest time between two looks at the policies while an ``availableNow`` run waits for tokens."""
@@ -107,6 +112,7 @@ class ThrottleControlReader(DataSourceStreamReader):
             from spark_throttle.spark.sources.query_plane import open_plane
 
             self._plane = open_plane(self._options, Clock.of(self._clock or Clock.system()), may_begin=may_begin)
+            _stop_on_signal()
         return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -185,7 +191,7 @@ class ThrottleControlReader(DataSourceStreamReader):
         self.plane().forget_before(EpochName.of(end))
 
     def stop(self) -> None:
-        """Stop the visits to the exchange; called once when the query ends, unless its process is killed."""
+        """Stop the visits to the exchange, and say that the query has ended; called once when it ends."""
         if self._plane is not None:
             self._plane.stop()
 
@@ -195,6 +201,20 @@ class ThrottleControlReader(DataSourceStreamReader):
 
     def __reduce__(self) -> tuple[type[ThrottleControlReader], tuple[dict[str, str]]]:
         return (type(self), (self._options,))
+
+
+def _stop_on_signal() -> None:
+    """Have SIGTERM end this process as the end of its input does, with `stop`; only in the process of a source.
+
+    A query that ends sends the signal and then closes the input. By default the signal ends Python at once.
+    """
+    main = sys.modules["__main__"].__spec__
+    if main is not None and main.name == _SOURCE_PROCESS:
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(signum: int, frame: object) -> NoReturn:  # noqa: ARG001 - a handler's
+    raise SystemExit(0)
 
 
 def _offset(name: EpochName) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class ThrottleReferenceReader(DataSourceStreamReader):
         self._control.commit(end["control"])
 
     def stop(self) -> None:
-        """End the control plane; called once when the query ends, unless its process is killed."""
+        """End the control plane; called once when the query ends."""
         self._control.stop()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
 
@@ -449,3 +452,20 @@ def test_reader_gives_signs_of_life_from_its_first_epoch_to_its_end(driver: Driv
     sign = read_sign_of_life(directory)
     assert sign is not None
     assert (sign.run.encode(), sign.wall_ms, sign.has_ended) == (directory.read("run"), START_MS, True)
+
+
+def test_signal_that_ends_the_process_of_a_source_lets_it_say_that_the_query_has_ended(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    driver.reader.initialOffset()
+    assert signal.getsignal(signal.SIGTERM) is before, "this process is pytest's"
+    runner = ModuleSpec("pyspark.sql.streaming.python_streaming_source_runner", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", runner)
+    reader = Driver(driver.path).reader
+    try:
+        reader.initialOffset()
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
