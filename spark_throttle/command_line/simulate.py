@@ -13,6 +13,7 @@ from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, Output, count, size, some, table_of, time_of, wait
 from spark_throttle.command_line.spark_session import Conf, PropertiesFile, spark_session
 from spark_throttle.errors import ConfigurationError, ThrottleError
+from spark_throttle.what_if.traffic import INTERVALS_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,10 +82,17 @@ def simulate(
         raise ConfigurationError(f"{events} is on no server; give --option {_SERVERS}=HOST:9092, its brokers")
     if topic is None and time is None:
         raise ConfigurationError("nothing says when an event was sent; give --time EXPRESSION, such as a column's name")
-    with spark_session(events, properties_file, conf or ()) as spark, _reached(events, topic, options):
-        from spark_throttle.spark import Throttle
+    from spark_throttle.spark import Throttle
+    from spark_throttle.spark.columns.recorded_traffic import duration_ms
 
-        throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction, units=units)
+    durations = (("--since", since, 1), ("--interval", interval, INTERVALS_MS[0]), ("--propose", within, 0))
+    for name, duration, least_ms in durations:
+        if duration is not None:
+            duration_ms(name, duration, least_ms)
+    throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction, units=units)
+    if throttle.policies.kind != "table":  # which Spark reads
+        throttle.policies.load()
+    with spark_session(events, properties_file, conf or ()) as spark, _reached(events, topic, options):
         read = _read(spark, events, written_as, options) if topic is None else _read_topic(spark, topic, options)
         found = throttle.what_if(
             read, time=time or "timestamp", against=against, since=since, interval=interval, propose_within=within
