@@ -139,10 +139,11 @@ class ReferencePipeline:
             .applyInPandasWithState(operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout")
         )
 
-    def measured(self) -> tuple[Column, Column]:
-        """Return the expressions of a row's namespace and of its size."""
+    def measured(self) -> tuple[Column, Column, Column | None]:
+        """Return the expressions of a row's namespace, of its size and of its units."""
         given = self.settings.rows
-        return as_column(given.namespace), row_columns(self.events.schema, given.size, ())[0]
+        units = None if given.units is None else as_column(given.units)
+        return as_column(given.namespace), row_columns(self.events.schema, given.size, ())[0], units
 
     def payload(self, control_path: str) -> StagedPayload:
         """Return how the rows of the query's batches are found."""

@@ -433,7 +433,7 @@ class ThrottledStreamWriter:
         if self._function is None and target.format != PACED:
             return None
         spark = self._events.sparkSession
-        namespace, size = pipeline.measured()
+        namespace, size, units = pipeline.measured()
         epochs = Epochs(Directory(control_path), batches_retained=batches_retained(spark))
         if self._function is not None:
             patience_seconds = patience(self._asked(_PATIENCE_OPTION))
@@ -441,7 +441,7 @@ class ThrottledStreamWriter:
         send, how = http_sender(options) if self._paced is None else self._paced
         check_travels(send)
         return PacedSink(
-            send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs,
+            send, how, namespace, size, units, interval_ms(spark, self._trigger), task_slots(spark), epochs,
         )  # fmt: skip
 
     def _asked(self, option: str) -> str | None:

@@ -6,8 +6,8 @@ batch's epoch.
 A scope's rate is divided over the batch's namespaces by what each of them has to send, so that the namespaces of a
 scope all need the same time. A namespace is sent by one task, so no two tasks need to talk.
 
-Laws: what the costs allow all namespaces of a scope together is at most the scope's rate, in messages and in bytes; a
-namespace without a limit anywhere costs nothing. Scopes that only observe hold nothing back.
+Laws: what the costs allow all namespaces of a scope together is at most the scope's rate, in messages, bytes and units;
+a namespace without a limit anywhere costs nothing. Scopes that only observe hold nothing back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_throttle.control.epochs import EpochName, logged_epoch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import enforcing_scopes, match, positions_in
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.quota import KNOWN, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.shared_buckets import rates_of_shares
 from spark_throttle.core.shares.destinations import WHOLE, Aimd, destinations_of, group_names
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
@@ -57,18 +57,23 @@ class RowCost(NamedTuple):
     byte_ps: int
     """Picoseconds for each byte of a row; 0 where bytes are not limited."""
 
-    def of_rows_ns(self, sizes_bytes: Int64s) -> Int64s:
-        """Return the cost of each row in nanoseconds: of its message or of its bytes, whichever is more.
+    unit_ps: int
+    """Picoseconds for each unit of a row; 0 where units are not limited."""
+
+    def of_rows_ns(self, sizes_bytes: Int64s, units: Int64s) -> Int64s:
+        """Return the cost of each row in nanoseconds: of its message, its bytes or its units, whichever is most.
 
         Examples
         --------
-        >>> RowCost(message_ps=1_000_000, byte_ps=10_000).of_rows_ns(np.array([1, 500])).tolist()
+        >>> cost = RowCost(message_ps=1_000_000, byte_ps=10_000, unit_ps=0)
+        >>> cost.of_rows_ns(np.array([1, 500]), np.array([7, 7])).tolist()
         [1000, 5000]
         """
         costs_ps = np.full(len(sizes_bytes), min(self.message_ps, MOST_PS), dtype=np.int64)
-        if self.byte_ps:
-            byte_ps = min(self.byte_ps, MOST_PS)
-            costs_ps = np.maximum(costs_ps, np.minimum(sizes_bytes, MOST_PS // byte_ps) * byte_ps)
+        for tokens, token_ps in ((sizes_bytes, self.byte_ps), (units, self.unit_ps)):
+            if token_ps:
+                each_ps = min(token_ps, MOST_PS)
+                costs_ps = np.maximum(costs_ps, np.minimum(tokens, MOST_PS // each_ps) * each_ps)
         rounded: Int64s = -(-costs_ps // 1000)
         return rounded
 
@@ -81,7 +86,7 @@ def row_costs(
     Parameters
     ----------
     admitted
-        Shape (n, 2) or more: the messages and bytes of each namespace that the batch admitted.
+        Shape (n, 3) or more: the messages, bytes and units of each namespace that the batch admitted.
     share_micro_per_ms
         This job's shares of the shared scopes' rates, if it shares quotas with other jobs.
 
@@ -93,7 +98,7 @@ def row_costs(
     >>> from spark_throttle.policy.model import PolicyDocument
     >>> limits = {"tenants": {"acme": {"publish": {"messages_per_second": 100}}}}
     >>> policy = compile_policy(PolicyDocument.model_validate(limits), "publish")
-    >>> costs = row_costs(pa.array(["acme/a", "acme/b"]), np.array([[30, 0], [10, 0]]), policy)
+    >>> costs = row_costs(pa.array(["acme/a", "acme/b"]), np.array([[30, 0, 0], [10, 0, 0]]), policy)
     >>> [cost.message_ps // 10**6 for cost in costs.values()]  # in microseconds: 75 and 25 per second
     [13333, 40000]
     """
@@ -107,7 +112,7 @@ def row_costs(
     pairs = zip(
         *(
             _costs_ps(admitted[:, dimension], own_rates[:, dimension], scopes, shared_rates[:, dimension])
-            for dimension in (Dimension.MESSAGES, Dimension.BYTES)
+            for dimension in KNOWN
         ),
         strict=True,
     )
@@ -184,9 +189,8 @@ class Departure:
     """The rows that leave in a batch, by namespace; those included that are sent again."""
 
     names: pa.StringArray
-    messages: Int64s
-    bytes: Int64s
-    """Of rows that are sent again nobody knows them: 0."""
+    admitted: Int64s
+    """Shape (n, 3): messages, bytes and units; of rows that are sent again nobody knows the last two: 0."""
 
     destination: Int64s
     """The position of each namespace's destination in the policy, -1 where it has none."""
@@ -195,22 +199,27 @@ class Departure:
     def of(cls, report: UsageReport, epoch: Epoch, policy: CompiledPolicy) -> Departure:
         """Return what leaves in the batch of a report."""
         has_left = report.admitted[:, Dimension.MESSAGES] > 0
-        names, admitted = report.names.filter(pa.array(has_left)), report.admitted[has_left, : Dimension.UNITS]
+        names, admitted = report.names.filter(pa.array(has_left)), report.admitted[has_left, : len(KNOWN)]
         if epoch.undelivered is not None and epoch.undelivered.is_again.any():
             again = epoch.undelivered
             others = again.names.filter(pa.array(again.is_again)).unique()
             new = others.filter(pa.array(positions_in(names, others) < 0))
             names = pa.concat_arrays([names, new])
-            admitted = np.concatenate([admitted, np.zeros((len(new), 2), dtype=np.int64)])
+            admitted = np.concatenate([admitted, np.zeros((len(new), len(KNOWN)), dtype=np.int64)])
             at = positions_in(names, again.names)[again.is_again]
             np.add.at(admitted[:, Dimension.MESSAGES], at, again.rows[again.is_again])
-        messages, size_bytes = np.ascontiguousarray(admitted.T)
-        return cls(names, messages, size_bytes, destinations_of(names, policy))
+        return cls(names, admitted, destinations_of(names, policy))
+
+    @property
+    def messages(self) -> Int64s:
+        """Return the rows of each namespace."""
+        messages: Int64s = self.admitted[:, Dimension.MESSAGES]
+        return messages
 
     def where(self, is_wanted: Bools) -> Departure:
         """Return the rows of some of the namespaces."""
         names = self.names.filter(pa.array(is_wanted))
-        return Departure(names, self.messages[is_wanted], self.bytes[is_wanted], self.destination[is_wanted])
+        return Departure(names, self.admitted[is_wanted], self.destination[is_wanted])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,15 +248,15 @@ class BatchSending:
     ) -> BatchSending:
         """Return what a batch has to send."""
         left = Departure.of(report, epoch, policy)
-        names, counts = shown(left.names).to_pylist(), np.column_stack([left.messages, left.bytes])
-        costs = row_costs(left.names, counts, policy, epoch.share_micro_per_ms)
+        names = shown(left.names).to_pylist()
+        costs = row_costs(left.names, left.admitted, policy, epoch.share_micro_per_ms)
         at, known = left.destination, group_names(policy)
         destination_of = {name: known[each] for name, each in zip(names, at.tolist(), strict=True) if each >= 0}
         rows = np.bincount(at[at >= 0], weights=left.messages[at >= 0], minlength=len(known)).astype(np.int64).tolist()
         destinations = {known[each]: _destination(epoch, policy, each, rows[each]) for each in np.unique(at[at >= 0])}
         others = (
-            max(costs[name].message_ps * messages, costs[name].byte_ps * size_bytes)
-            for name, (messages, size_bytes), each in zip(names, counts.tolist(), at.tolist(), strict=True)
+            max(token_ps * tokens for token_ps, tokens in zip(costs[name], admitted, strict=True))
+            for name, admitted, each in zip(names, left.admitted.tolist(), at.tolist(), strict=True)
             if each < 0
         )
         return cls(

@@ -52,7 +52,7 @@ from spark_throttle.spark.paced.sending import (
     parcels_of,
     send_flows,
 )
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, UNITS
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 _NS_PER_MS: Final = 1_000_000
@@ -62,7 +62,7 @@ _SENT: Final = pa.schema([
     ("rows", pa.int64()), ("told", pa.string()), ("undelivered", pa.string()), ("held", pa.string()),
     ("used_ns", pa.int64()),
 ])  # fmt: skip
-_FREE: Final = RowCost(0, 0)
+_FREE: Final = RowCost(0, 0, 0)
 _NS: Final = 1_000_000_000
 
 
@@ -74,6 +74,7 @@ class PacedSink:
     options: SendOptions
     namespace: Column
     size: Column
+    units: Column | None
     interval_ms: int | None
     """The trigger's interval; `None` if batches follow one another without one."""
 
@@ -140,8 +141,13 @@ class PacedSink:
     def _send(self, rows: Callable[[], DataFrame], task: PacedTask) -> list[Row]:
         """Send, and return what the tasks say."""
         helpers = [self.namespace.cast("string").alias(NAMESPACE)]
-        if any(cost.byte_ps for cost in task.costs.values()):
-            helpers.append(F.coalesce(self.size.try_cast("bigint"), F.lit(0)).alias(SIZE))
+        costs = task.costs.values()
+        for name, column, is_limited in (
+            (SIZE, self.size, any(cost.byte_ps for cost in costs)),
+            (UNITS, self.units, any(cost.unit_ps for cost in costs)),
+        ):
+            if is_limited and column is not None:
+                helpers.append(F.coalesce(column.try_cast("bigint"), F.lit(0)).alias(name))
         given = rows()
         chosen = given.select(*to_carried(given.schema), *helpers).coalesce(max(1, self.tasks))
         return chosen.mapInArrow(task, SENT_DDL).collect()
@@ -260,13 +266,12 @@ class PacedTask:
         if not batches:
             return []
         table, namespaces = sorted_by_namespace(pa.Table.from_batches(batches).combine_chunks())
-        rows = table.drop_columns([name for name in (NAMESPACE, SIZE) if name in table.column_names])
-        sizes = (
-            table.column(SIZE).to_numpy() if SIZE in table.column_names else np.zeros(table.num_rows, dtype=np.int64)
-        )
+        helpers = [name for name in (NAMESPACE, SIZE, UNITS) if name in table.column_names]
+        rows, nothing = table.drop_columns(helpers), np.zeros(table.num_rows, dtype=np.int64)
+        sizes, units = (table.column(name).to_numpy() if name in helpers else nothing for name in (SIZE, UNITS))
         found = []
         for namespace, start, end in namespaces:
-            costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end])
+            costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end], units[start:end])
             own = rows.slice(start, end - start)
             parcels = self._again(namespace, own, costs_ns)
             first = sum(parcel.rows.num_rows for parcel in parcels)

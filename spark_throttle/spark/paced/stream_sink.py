@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError, SourceChangedError
 from spark_throttle.spark.declared_flow import send_no_empty_profile
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, THROTTLE
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, THROTTLE, UNITS
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
@@ -61,21 +61,22 @@ class ThrottlePacedSink(DataSource):
         if overwrite:
             raise ConfigurationError(f"{PACED_FORMAT} sends rows once; use outputMode append")
         given = {name: value for name, value in self.options.items() if name.lower() not in _SPARKS}
-        control, namespace, size = (_taken(given, name) for name in (_CONTROL, "namespace", "size"))
+        control, namespace = (_taken(given, name) for name in (_CONTROL, "namespace"))
+        size, units = (_taken(given, name) for name in ("size", "units"))
         if control is None or namespace is None:
             raise ConfigurationError(
                 f"{PACED_FORMAT} needs the option {_CONTROL}, the control_path of the apply that decided its rows, and "
                 f"the option namespace, the column that has their namespaces"
             )
-        for name in (namespace, *([] if size is None else [size])):
-            if name not in schema.names:
+        for name in (namespace, size, units):
+            if name is not None and name not in schema.names:
                 raise ConfigurationError(f"the rows have no column {name!r}; they have {', '.join(schema.names)}")
         if THROTTLE in schema.names:
             raise ConfigurationError(
                 "send only the admitted rows: where(\"throttle.verdict = 'ADMIT'\").drop('throttle')"
             )
         http_sender(given)
-        return PacedStreamWriter(control, namespace, size, given)
+        return PacedStreamWriter(control, namespace, size, units, given)
 
 
 def _taken(options: dict[str, str], name: str) -> str | None:
@@ -91,6 +92,7 @@ class PacedStreamWriter(DataSourceStreamArrowWriter):
     control_path: str
     namespace: str
     size: str | None
+    units: str | None
     options: Mapping[str, str]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -101,7 +103,7 @@ class PacedStreamWriter(DataSourceStreamArrowWriter):
         SourceChangedError
             If the batch has no report: its rows were not decided in that control directory.
         ConfigurationError
-            If a row has no namespace, or a quota is in bytes and no column has the sizes.
+            If a row has no namespace, or a quota is in bytes or units and no column has them.
         DeliveryError
             If a call was refused for too long.
         """
@@ -150,9 +152,18 @@ class PacedStreamWriter(DataSourceStreamArrowWriter):
         names = batch.column(self.namespace).cast(pa.string())
         if names.null_count:
             raise ConfigurationError("a row has no namespace, so it was rejected: send only the admitted rows")
-        batch = batch.append_column(NAMESPACE, names)
-        if self.size is not None:
-            return batch.append_column(SIZE, batch.column(self.size).cast(pa.int64()).fill_null(0))
-        if any(cost.byte_ps for cost in task.costs.values()):
-            raise ConfigurationError("a quota is in bytes: give the option size, the column that has the rows' sizes")
+        costs = task.costs.values()
+        carried = {NAMESPACE: names}
+        for helper, column, option, quantity, is_limited in (
+            (SIZE, self.size, "size", "bytes", any(cost.byte_ps for cost in costs)),
+            (UNITS, self.units, "units", "units", any(cost.unit_ps for cost in costs)),
+        ):
+            if column is not None:
+                carried[helper] = batch.column(column).cast(pa.int64()).fill_null(0)
+            elif is_limited:
+                raise ConfigurationError(
+                    f"a quota is in {quantity}: give the option {option}, the column that has the rows' {quantity}"
+                )
+        for helper, values in carried.items():
+            batch = batch.append_column(helper, values)
         return batch
