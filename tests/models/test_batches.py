@@ -122,6 +122,13 @@ def taken_over() -> None:
         refuses(job)
         if job.is_down:
             job.restart()
+    while job.trigger() is not None:
+        pass
+    idle, job = job, job.twin()
+    job.restart()
+    job.offer([("acme/a", 1)])
+    job.trigger()
+    assert refuses(idle), "it has planned a batch, which another run logged"
 
 
 def lived_long() -> None:
