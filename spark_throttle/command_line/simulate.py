@@ -13,7 +13,6 @@ from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, Output, count, size, some, table_of, time_of, wait
 from spark_throttle.command_line.spark_session import Conf, PropertiesFile, spark_session
 from spark_throttle.errors import ConfigurationError, ThrottleError
-from spark_throttle.what_if.traffic import INTERVALS_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +83,7 @@ def simulate(
         raise ConfigurationError("nothing says when an event was sent; give --time EXPRESSION, such as a column's name")
     from spark_throttle.spark import Throttle
     from spark_throttle.spark.columns.recorded_traffic import duration_ms
+    from spark_throttle.what_if.traffic import INTERVALS_MS
 
     durations = (("--since", since, 1), ("--interval", interval, INTERVALS_MS[0]), ("--propose", within, 0))
     for name, duration, least_ms in durations:
