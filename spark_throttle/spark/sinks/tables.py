@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_throttle.errors import ConfigurationError, ForeignFilesError
+from spark_throttle.errors import ConfigurationError, ForeignFilesError, NotInstalledError
 from spark_throttle.spark.delta.table_log import open_table
 from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.sinks.file_table import FileTable, check_table, check_types
@@ -57,27 +57,42 @@ def table_of_files(
 def refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructType) -> None:
     """Refuse a Delta table of dead letters without a column of the rows: the first rejected row would end the query.
 
-    A table that is missing, that this process does not see, or that Spark is to widen, refuses nothing.
+    A table that is missing, that this process does not see, or that Spark is to widen, lacks no column.
 
     Raises
     ------
     ConfigurationError
         If the table lacks a column.
+    PySparkException
+        If the table is missing, and Spark has no Delta to make it.
     """
     is_widened = bool(target.options) or spark.conf.get(_MERGE_CONF, "false") == "true"
-    if target.path is None or not target.is_delta or is_widened:
+    if target.path is None or not target.is_delta:
         return
     try:
         table = open_table(local_path(target.path))
     except (ImportError, ForeignFilesError):
+        table = None
+    if table is None:
+        _ask_for_delta(spark, target.path)
+    if table is None or is_widened:
         return
-    has = set() if table is None else {field.name.lower() for field in table.schema().fields}
+    has = {field.name.lower() for field in table.schema().fields}
     lacks = [name for name in (*schema.names, THROTTLE) if has and name.lower() not in has]
     if lacks:
         raise ConfigurationError(
             f"the table of dead letters {target.path} has no column {lacks[0]!r}, which dead letters have: add it to "
             f"the table, or give rejected('delta', …, mergeSchema=True)"
         )
+
+
+def _ask_for_delta(spark: SparkSession, path: str) -> None:
+    """Look for a Delta table, so that a Spark without Delta says so."""
+    try:
+        _ = spark.read.format(DELTA).load(path).schema
+    except PySparkException as error:
+        if missing_in(str(error)) is not None:
+            raise
 
 
 def sink_partition_columns(
@@ -121,7 +136,11 @@ def _usage_files(spark: SparkSession, targets: Targets) -> FileTable | None:
         if missing_in(str(error)) is None or targets.usage.path is None:
             raise
         # No Delta for this Spark: it writes no row of this table anyway.
-        from deltalake import DeltaTable, Schema
+        try:
+            from deltalake import DeltaTable, Schema
+        except ImportError:
+            remedy = "install the package 'deltalake', with which the usage table needs no jar"
+            raise NotInstalledError("the jar of Delta", "Spark's session", remedy) from None
 
         made = Schema.from_json(schema.json())
         DeltaTable.create(local_path(targets.usage.path), made, mode="ignore")
@@ -178,6 +197,7 @@ def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -
     try:
         import deltalake  # noqa: F401 - an extra
     except ImportError as error:
+        _make(spark, target, schema)  # a Spark without Delta refuses it now, and not in the first batch
         raise ForeignFilesError(what, "the package 'deltalake' is not installed") from error
     path = target.path
     location = _location_of_name(spark, what, target, schema) if path is None else local_path(path)

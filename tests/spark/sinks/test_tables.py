@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, NotInstalledError
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.tables import refuse_lacking_letters, usage_table
 from spark_throttle.spark.sinks.targets import Target, Targets
@@ -22,7 +23,7 @@ ROWS = StructType().add("id", "long").add("note", "string")
 
 
 def session(**settings: str) -> Any:
-    return SimpleNamespace(conf=settings)
+    return SimpleNamespace(conf=settings, read=Read("[PATH_NOT_FOUND]"))
 
 
 def letters_in(place: Path, **options: str) -> Target:
@@ -43,6 +44,19 @@ def test_table_of_dead_letters_that_is_widened_or_missing_is_not_refused(tmp_pat
     refuse_lacking_letters(session(), letters_in(tmp_path / "none"), ROWS)
 
 
+class Read:
+    """What reads where nothing can be read."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def format(self, _: str) -> Read:
+        return self
+
+    def load(self, path: str) -> Any:
+        raise AnalysisException(f"{self._said} {path}")
+
+
 class NoDelta:
     """The frames of a Spark that has no Delta."""
 
@@ -53,16 +67,34 @@ class NoDelta:
         return self
 
     def save(self, path: str) -> None:
-        raise AnalysisException(f"[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. {path}")
+        raise AnalysisException(f"{NOT_FOUND} {path}")
+
+
+class Settings(dict[str, str]):
+    set, unset = dict.__setitem__, dict.pop
+
+
+NOT_FOUND = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta."
+WITHOUT_DELTA: Any = SimpleNamespace(conf=Settings(), createDataFrame=NoDelta(), read=Read(NOT_FOUND))
+
+
+def usage_table_in(place: Path) -> Any:
+    usage = Target("delta", path=str(place))
+    return usage_table(WITHOUT_DELTA, Targets(usage, usage, usage, has_shares=False))
 
 
 def test_usage_table_is_made_where_spark_has_no_delta(tmp_path: Path) -> None:
-    class Settings(dict[str, str]):
-        set, unset = dict.__setitem__, dict.pop
-
-    spark: Any = SimpleNamespace(conf=Settings(), createDataFrame=NoDelta())
-    usage = Target("delta", path=str(tmp_path / "usage"))
-    found = usage_table(spark, Targets(usage, usage, usage, has_shares=False))
+    found = usage_table_in(tmp_path / "usage")
     assert isinstance(found, FileTable)
     assert DeltaTable(tmp_path / "usage").schema().to_arrow() is not None
     assert [field.name for field in found.schema.fields] == USAGE_SCHEMA.names
+
+
+def test_tables_that_nobody_could_write_are_refused_before_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AnalysisException, match="data source: delta"):
+        refuse_lacking_letters(WITHOUT_DELTA, letters_in(tmp_path / "letters"), ROWS)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(NotInstalledError, match=r"jar of Delta is missing .*: install the package 'deltalake', with"):
+        usage_table_in(tmp_path / "usage")
