@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -63,7 +63,7 @@ def refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructTy
     ------
     ConfigurationError
         If the table lacks a column.
-    PySparkException
+    Py4JJavaError
         If the table is missing, and Spark has no Delta to make it.
     """
     is_widened = bool(target.options) or spark.conf.get(_MERGE_CONF, "false") == "true"
@@ -90,7 +90,7 @@ def _ask_for_delta(spark: SparkSession, path: str) -> None:
     """Look for a Delta table, so that a Spark without Delta says so."""
     try:
         _ = spark.read.format(DELTA).load(path).schema
-    except PySparkException as error:
+    except Exception as error:  # Spark 4.3 has no class of its own for a source that it does not find
         if missing_in(str(error)) is not None:
             raise
 
@@ -132,7 +132,12 @@ def _usage_files(spark: SparkSession, targets: Targets) -> FileTable | None:
     schema = from_arrow(pa.schema(columns))
     try:
         return _file_table(spark, what, targets.usage, schema)
-    except PySparkException as error:
+    except ConfigurationError as error:
+        if len(columns) == FIRST_COLUMNS:
+            raise
+        # The table may be older than some of the columns; Spark's writer widens it.
+        raise ForeignFilesError(what, str(error)) from error
+    except Exception as error:
         if missing_in(str(error)) is None or targets.usage.path is None:
             raise
         # No Delta for this Spark: it writes no row of this table anyway.
@@ -145,11 +150,6 @@ def _usage_files(spark: SparkSession, targets: Targets) -> FileTable | None:
         made = Schema.from_json(schema.json())
         DeltaTable.create(local_path(targets.usage.path), made, mode="ignore")
         return _file_table(spark, what, targets.usage, schema)
-    except ConfigurationError as error:
-        if len(columns) == FIRST_COLUMNS:
-            raise
-        # The table may be older than some of the columns; Spark's writer widens it.
-        raise ForeignFilesError(what, str(error)) from error
 
 
 def _file_table(
