@@ -111,30 +111,34 @@ class _Search:
         until = self.vessels.until
         asked = entries.tree.sums(entries.rows.tokens(np.zeros_like(until), until), len(entries.tree.levels))
         low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
-        guess = _least_part(entries.room + 1, self.all_work, asked, self.all_work)
+        # What the lower amount leaves of each resource, and what the higher lacks: the first guess lies between both.
+        under, over = entries.room + 1, asked - entries.room - 1
         is_open, found = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
-        last, was_good = (guess, guess), ~is_open
+        rose = ~is_open
+        guess = _between(low + 1, self.all_work, under, over)
         look = self.look(guess)
         for step in range(_LOOKS):
-            look = self.look(guess) if step else look
             fits, largest = look.crossing.fits, look.crossing.largest
             is_good = fits & look.ends
             is_found = is_open & is_good & (np.abs(look.served - guess) <= largest)
             found = np.where(is_found, guess, found)
             rises = fits & (~look.ends | (look.served > guess))
-            low = np.where(is_open & rises, np.maximum(low, guess), low)
-            high = np.where(is_open & ~rises, np.minimum(high, guess), high)
+            low, high = np.where(is_open & rises, guess, low), np.where(is_open & ~rises, guess, high)
             is_open &= ~is_found & (high - low > 1)
             if not is_open.any():
                 break
-            part = _least_part(entries.room + 1, look.served, look.used, self.all_work)
-            told = np.where(is_good, look.served, np.where(fits, part, part - largest // 2))
-            if step:
-                told = np.where(is_good & was_good, _secant(guess, look.served, *last), told)
-            last, was_good = (guess, look.served), is_good
+            left = entries.room + 1 - look.used
+            # The side that stays counts for half if it stayed before, or the other creeps (Illinois).
+            stays = rises == rose
+            under = np.where(rises, np.maximum(left, 1), under >> (stays & ~rises))
+            over = np.where(rises, over >> (stays & rises), -left)
+            rose = rises
+            told = _between(low, high, under, over)
+            told = np.where(is_good | ((told < look.served) == rises), look.served, told)
             is_within = (told > low) & (told < high)
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
             guess = np.where(is_open, told, np.where(found >= 0, found, low))
+            look = self.look(guess)
         if not ((found == guess) & (found >= 0)).all():
             look = self.look(np.maximum(found, low))
         return Turns(look.crossing.count, look.crossing.held())
@@ -145,17 +149,16 @@ def serve(entries: Entries) -> Turns:
     return _Search(entries).run()
 
 
-def _secant(amount: Int64s, served: Int64s, amount_before: Int64s, served_before: Int64s) -> Int64s:
-    """Return the amount that is served itself, if what is served is linear in it."""
-    error, error_before = served - amount, served_before - amount_before
-    change = error_before - error
-    step = proportional(np.abs(error), np.abs(amount - amount_before), np.abs(change), most_bits=60)
-    return amount + np.sign(error) * np.sign(amount - amount_before) * np.sign(change) * step
+def _between(low: Int64s, high: Int64s, under: Int64s, over: Int64s) -> Int64s:
+    """Return the amount at which the first of the tokens ends, if what an amount takes of each is linear.
 
-
-def _least_part(room: Int64s, work: Int64s, tokens: Int64s, most: Int64s) -> Int64s:
-    """Return the work for which the scarcest of the tokens suffice, if `tokens` are those of `work`; at most `most`."""
-    part = most
-    for have, need in zip(room, tokens, strict=True):
-        part = np.where(have < need, np.minimum(part, proportional(work, have, need, most_bits=61)), part)
-    return part
+    Parameters
+    ----------
+    under, over
+        Shape (resources, tops): the tokens that the lower amount leaves, and that the higher one lacks.
+    """
+    between = high
+    for left, lacks in zip(under, over, strict=True):
+        ends = low + proportional(high - low, left, left + np.maximum(lacks, 0), most_bits=61)
+        between = np.where(lacks > 0, np.minimum(between, ends), between)
+    return between
