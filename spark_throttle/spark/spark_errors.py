@@ -31,7 +31,9 @@ from spark_throttle.spark.spark_version import delta_remedy
 
 _MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 PYTHON_OF_SOURCES: Final = "the Python of Spark's driver, or of the Connect server, which runs Python data sources"
-NO_PY_FILES: Final = "install it into that Python; --py-files and artifacts do not reach it"
+NO_PY_FILES: Final = (
+    "install it into that Python, which PYSPARK_PYTHON or the PATH names; --py-files and artifacts do not reach it"
+)
 _OTHER_PYTHON: Final = "PYTHON_VERSION_MISMATCH"
 _NO_DELTA: Final = re.compile(r"DATA_SOURCE_NOT_FOUND\W+Failed to find the data source: delta\b")
 

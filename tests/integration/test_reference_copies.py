@@ -135,6 +135,7 @@ def test_audit_reads_no_copies_of_batches_that_were_undone(lake: Lake) -> None:
     for first in (10, 20):
         lake.offer(rows("shut/a", range(first, first + 3)))
     run(lake, SHUT)
+    shutil.rmtree(checkpoint / "state")
     shutil.copytree(saved, checkpoint, dirs_exist_ok=True)
     lake.crash_in(max(int(path.name) for path in (saved / "commits").iterdir() if path.name.isdigit()) + 1)
     for path in (checkpoint / "offsets").iterdir():
