@@ -157,9 +157,13 @@ NO_DELTA = ("the jar of Delta is missing", "Failed to find the data source: delt
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skip a test that fails for want of Delta, where there is none for the Spark that `make versions` tries."""
+    """Skip a test that fails for want of Delta, where there is none for the Spark that `make versions` tries.
+
+    One that is marked to need none is not skipped.
+    """
     report = yield
-    if report.failed and not DELTA and any(said in report.longreprtext for said in NO_DELTA):
+    may_skip = not DELTA and item.get_closest_marker("without_delta") is None
+    if report.failed and may_skip and any(said in report.longreprtext for said in NO_DELTA):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] or 0, "Skipped: there is no Delta for this Spark")
     return report

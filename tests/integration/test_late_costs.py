@@ -51,6 +51,7 @@ def run(lake: Lake) -> None:
     finish(writer.foreachBatch(throttle.metered(call)).start())
 
 
+@pytest.mark.without_delta
 def test_costs_are_settled_once_by_a_second_stream_and_by_a_function(lake: Lake) -> None:
     lake.offer([(at, f"acme/{'ab'[at % 2]}", 1) for at in range(20)])
     run(lake)
