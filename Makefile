@@ -108,7 +108,7 @@ kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on 
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
 .PHONY: versions
-versions: setup jars $(JARS)/delta-4.1.stamp $(JARS)/iceberg-4.1.stamp tool-jars ## run the tests on other versions of Spark (`ARGS="4.1.4 4.3.0"`), each in an environment of its own: the table of docs/install.md
+versions: setup jars $(JARS)/delta-4.1.stamp $(JARS)/iceberg-4.1.stamp tool-jars $(CLASS_ARCHIVE) ## run the tests on other versions of Spark (`ARGS="4.1.4 4.3.0"`), each in an environment of its own: the table of docs/install.md
 	@$(PYTHON) scripts/versions.py $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ long runs

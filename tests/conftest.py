@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.sessions import (
-    CHECKPOINTS_WITHOUT_PROCESSES,
     DELTA,
     FOR_FEW_ROWS,
     SMALL_PAGES,
     WITH_ROOM,
     WITHOUT_CALL_SITES,
+    checkpoints_without_processes,
     files_without_processes,
     forked_python,
     open_session,
@@ -189,7 +189,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with forked_python(scratch) as python:
         own = SMALL_PAGES | WITHOUT_CALL_SITES | files_without_processes()
         session = open_session(scratch, python=python, jvm_options=WITH_ROOM, settings=own)
-        for setting in (CHECKPOINTS_WITHOUT_PROCESSES, *FOR_FEW_ROWS.items()):
+        for setting in (checkpoints_without_processes() | FOR_FEW_ROWS).items():
             session.conf.set(*setting)
         with pytest.MonkeyPatch.context() as patch:
             run_until_drained(patch, session.version)

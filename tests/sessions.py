@@ -45,16 +45,6 @@ A session's first query costs a third less with it. A JVM of another version or 
 LOCAL_FILES = ROOT / "build" / "local-files.jar"
 """What is written in `LocalFiles.java`; `tests.class_archive` compiles it where Java can; sessions can do without."""
 
-CHECKPOINTS_WITHOUT_PROCESSES = (
-    "spark.sql.streaming.checkpointFileManagerClass",
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-)
-"""Spark's way to write a checkpoint where there is no `FileContext`, as in most object stores.
-
-On a local disk Spark's default starts a process (`readlink`) for each file that it looks for: a hundred a query, a
-sixth of its CPU time. Jobs that are killed keep the default: to them matters how a file comes to its name.
-"""
-
 SMALL_PAGES = {"spark.buffer.pageSize": "1m"}
 """A task that sorts or counts takes memory a page at a time, 64 MiB of the heap by default.
 
@@ -127,6 +117,20 @@ def files_without_processes() -> dict[str, str]:
         "spark.hadoop.fs.file.impl": "tests.LocalFiles",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "tests.LocalFiles$InContext",
     }
+
+
+def checkpoints_without_processes() -> dict[str, str]:
+    """Return the setting with which Spark writes a checkpoint as where there is no `FileContext`.
+
+    On a local disk its default starts a process (`readlink`) for each file that it looks for: a hundred a query, a
+    sixth of its CPU time. Jobs that are killed keep the default: to them matters how a file comes to its name. So do
+    all where `LocalFiles.java` is not compiled: Hadoop's own class leaves an older state where a batch that runs again
+    has a newer one.
+    """
+    if not LOCAL_FILES.exists():
+        return {}
+    package = "org.apache.spark.sql.execution.streaming.checkpointing"
+    return {"spark.sql.streaming.checkpointFileManagerClass": f"{package}.FileSystemBasedCheckpointFileManager"}
 
 
 def session_settings(

@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from tests.sessions import (
-    CHECKPOINTS_WITHOUT_PROCESSES,
     FOR_FEW_ROWS,
     ROOT,
     SMALL_PAGES,
     WITH_ROOM,
+    checkpoints_without_processes,
     files_without_processes,
     forked_python,
     pin_interpreter,
@@ -67,7 +67,7 @@ def start(scratch: Path, python: Path) -> tuple[str, str]:
     `python` is the address at which Spark's Python processes are forked.
     """
     pin_interpreter(python)
-    settings = session_settings(scratch, jvm_options=WITH_ROOM) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
+    settings = session_settings(scratch, jvm_options=WITH_ROOM) | FOR_FEW_ROWS | checkpoints_without_processes()
     settings |= SMALL_PAGES | files_without_processes()
     token = os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex()
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
