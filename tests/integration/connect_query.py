@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,13 +147,17 @@ if __name__ == "__main__":
     place = sys.argv[1]
     session = SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
     told: dict[str, Any]
-    match sys.argv[2:]:
-        case ["types"]:
-            told = every_type.run_all(session, place)
-        case ["wide"]:
-            told = wide_rows.run_all(session, place)
-        case _:
-            told = run(session, Path(place))
+    try:
+        match sys.argv[2:]:
+            case ["types"]:
+                told = every_type.run_all(session, place)
+            case ["wide"]:
+                told = wide_rows.run_all(session, place)
+            case _:
+                told = run(session, Path(place))
+    except BaseException:  # noqa: BLE001 - the process ends, and says why
+        traceback.print_exc()
+        os._exit(1)  # the listener's thread would wait for the server
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # the listener's thread would wait for the server
+    os._exit(0)
