@@ -31,6 +31,9 @@ _PLANNED_MS: Final = 3_000
 _DEAREST_NS: Final = 1 << 62
 """More than any message takes."""
 
+_WEIGHTS: Final = 16
+"""The most that the weights of all in a life's contest are together, where the least is 1."""
+
 _PARTS: Final = 50
 """The part of what it was given by which a namespace may be off: prices are rounded."""
 
@@ -123,11 +126,15 @@ class TimeShares(Law):
     Where somebody is guaranteed something, that goes first. Nor is anybody compared beside a third that asks and is
     not settled: a message that was taken for a thousand times its price leaves the third so far ahead that the others
     are owed more than all that they have waiting, and who is owed more than it asks for is owed no part by weight.
+    So it is where a third is gone that had more than the job took its messages for, until others had that too.
     """
 
     _prices: _Prices = field(default_factory=_Prices)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     _sizes: Sizes = field(default_factory=Sizes)
+    _misjudged_ns: dict[str, int] = field(default_factory=dict)
+    """By namespace, the time of messages that left before their price was known, and that others did not have since."""
+
     name = "Time"
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
@@ -140,6 +147,8 @@ class TimeShares(Law):
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.settled & prices.scopes.keys()
         unsettled = {scope.key for name in prices.unsettled(world) for scope in contracts.of(name).timed}
+        gone = [name for name, ns in self._misjudged_ns.items() if ns > 0 and name not in prices.asking]
+        unsettled |= {scope.key for name in gone for scope in contracts.of(name).timed}
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(() if contracts.has_guarantees else sorted(backlogged), 2):
             key = prices.scopes[one].key
@@ -162,11 +171,18 @@ class TimeShares(Law):
                     f"given {float(apart_ns):g} ns more one than the other, not {float(bound_ns):g}"
                 )
         self._pairs = kept
+        took_ns = world.job.cost_ns(batch.admitted)
+        others_ns = sum(ns for name, ns in took_ns.items() if name in prices.known_ns) // _WEIGHTS
+        for name in gone:
+            self._misjudged_ns[name] -= others_ns
+        for name, ns in took_ns.items():
+            self._misjudged_ns[name] = 0 if name in prices.known_ns else self._misjudged_ns.get(name, 0) + ns
         prices.end(world, batch)
 
     def forget(self) -> None:
         """Forget who was ahead, and which prices are known."""
         self._pairs.clear()
+        self._misjudged_ns.clear()
         self._prices = _Prices(most_ns=self._prices.most_ns)
 
 

@@ -410,6 +410,18 @@ def test_two_that_a_third_owes_more_than_they_ask_for_are_not_compared() -> None
     life.play([Step("contest_for_time", args)])
 
 
+def test_two_that_one_who_is_gone_owes_are_not_compared() -> None:
+    """600 of its messages left before their price was known: of what it had more, who asked for most is owed most."""
+    life = Life(Birth({**GROUP, "resource_groups": {"g": {"publish": {"messages_per_second": 5}}}}), laws=["Time"])
+    for _ in range(3):
+        life.offer([("acme/a", 1, 200), ("acme/c", 1, 40), ("blue/a", 1, 320), ("blue/b", 1, 40), ("acme/b", 1, 5)])
+        life.trigger(1_000)
+    timed = {**GROUP, "resource_groups": {"g": {"publish": {"request_percentage": 50, "burst_seconds": 10}}}}
+    row_ns = (("acme", 10_000_000), ("blue", 5_000_000))
+    args = {"document": timed, "heavy": ("blue/b", "acme/c"), "light": "acme/b", "row_ns": row_ns, "triggers": 37}
+    life.play([Step("contest_for_time", {**args, "every": 1})])
+
+
 @pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
 def test_l2_clock_that_is_set_pays_nothing_and_takes_nothing(by_ms: int) -> None:
     limit = {"messages_per_second": 1, "burst_seconds": 600}
