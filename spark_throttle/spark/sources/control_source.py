@@ -30,6 +30,8 @@ from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.spark_version import OffsetBefore, told_of_available_now
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from spark_throttle.control.clock import Clock
@@ -112,7 +114,7 @@ class ThrottleControlReader(DataSourceStreamReader):
             from spark_throttle.spark.sources.query_plane import open_plane
 
             self._plane = open_plane(self._options, Clock.of(self._clock or Clock.system()), may_begin=may_begin)
-            _stop_on_signal()
+            _on_signal(_leave)
         return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -193,6 +195,7 @@ class ThrottleControlReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Stop the visits to the exchange, and say that the query has ended; called once when it ends."""
         if self._plane is not None:
+            _on_signal(signal.SIG_IGN)  # one that comes now would cut off what is said
             self._plane.stop()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -203,17 +206,18 @@ class ThrottleControlReader(DataSourceStreamReader):
         return (type(self), (self._options,))
 
 
-def _stop_on_signal() -> None:
-    """Have SIGTERM end this process as the end of its input does, with `stop`; only in the process of a source.
+def _on_signal(do: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    """Say what SIGTERM does to this process; only in the process of a source.
 
-    A query that ends sends the signal and then closes the input. By default the signal ends Python at once.
+    A query that ends sends the signal and closes the input. By default the signal ends Python at once.
     """
     main = sys.modules["__main__"].__spec__
     if main is not None and main.name == _SOURCE_PROCESS:
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, do)
 
 
 def _leave(signum: int, frame: object) -> NoReturn:  # noqa: ARG001 - a handler's
+    """End as the end of the input does: with `stop`."""
     raise SystemExit(0)
 
 

@@ -467,5 +467,14 @@ def test_signal_that_ends_the_process_of_a_source_lets_it_say_that_the_query_has
         reader.initialOffset()
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
+        plane = reader.plane()
+        end = plane.stop
+
+        def interrupted() -> None:
+            signal.raise_signal(signal.SIGTERM)
+            end()
+
+        monkeypatch.setattr(plane, "stop", interrupted)
+        reader.stop()
     finally:
         signal.signal(signal.SIGTERM, before)
