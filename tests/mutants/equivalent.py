@@ -84,11 +84,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "length = pc.fill_null(pc.binary_length(namespaces), 0).to_numpy(zero_copy_only=True)",
     ): "what was filled has no null, so nothing is copied either way",
     (
-        "spark_throttle/core/fair/turns.py",
-        "part = _least_part(entries.room + 1, look.served, look.used, self.all_work)",
-        "part = _least_part(entries.room + 2, look.served, look.used, self.all_work)",
-    ): "it says where the search looks next, and not what it finds",
-    (
         "spark_throttle/core/fair/work.py",
         'some = slice(int(np.searchsorted(length, -(1 << bit), side="right")))',
         'some = slice(int(np.searchsorted(length, -(1 * bit), side="right")))',
