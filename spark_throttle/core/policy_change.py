@@ -213,7 +213,6 @@ def carried_guarantees(guaranteed_micro: Int64s | None, before: CompiledPolicy, 
     for own, old in ((of_scope[scopes], was.scope), (of_rule[rules], was.rule)):
         position = np.full(max(int(old.max()), int(own.max())) + 2, -1, dtype=np.int64)
         position[old] = np.arange(len(old))
-        position[-1] = -1
         former = np.maximum(former, np.where(own >= 0, position[own], -1))
     held = np.append(guaranteed_micro, np.zeros((1, guaranteed_micro.shape[1]), dtype=np.int64), axis=0)[former]
     return np.where(becomes.rate_micro_per_ms >= 0, held, 0)

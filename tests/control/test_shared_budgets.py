@@ -8,8 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
+from spark_throttle.control.shared_budgets import NamedWindows, SharedBudgets
+from spark_throttle.core.limits.budgets import BudgetClaims, CalendarWindows, UsedBudgets
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError
 from spark_throttle.sharing.settings import ShareSettings
@@ -18,6 +21,7 @@ from spark_throttle.testing.simulation.disk import CRASH_POINTS
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.effort import IS_SEARCH
+from tests.oracle.worlds import limit, make_policy
 
 HOUR_MS: Final = 3_600_000
 BUDGET: Final = 24
@@ -101,6 +105,20 @@ def test_excess_waits_while_something_is_left_for_any_job_and_is_rejected_when_a
     assert jobs.last == BUDGET
     assert all(job.rejected for job in jobs.jobs)
     assert {each.dimension for job in jobs.jobs for each in job.rejected} == {"messages_per_hour"}
+
+
+def test_account_of_a_window_counts_what_this_run_used_until_the_next_window_has_ended() -> None:
+    """The run is that of a copy: what the checkpoint had used before is the other job's."""
+    policy = make_policy(groups={"g": limit(messages_per_hour=BUDGET)})
+    budgets = SharedBudgets("copy", "publish", 10_000)
+    nothing, seen = np.zeros((2, 1), dtype=np.int64), []
+    budgets.begin_after(BudgetClaims(nothing, nothing > 0, nothing, "copied"))
+    for hour, used in ((5, 7), (5, 9), (5, 12), (6, 1), (6, 3), (7, 0)):
+        windows = CalendarWindows(*np.full((3, 3), hour))
+        budgets.add(policy.revision, UsedBudgets(windows, shared_used=np.array([[0], [used]])))
+        told = budgets.measure(policy, NamedWindows(windows, windows.number), None)
+        seen.append(sorted(told.usage.tolist()))
+    assert seen == [[[0, 0]], [[2, 0]], [[5, 0]], [[0, 0], [5, 0]], [[2, 0], [5, 0]], [[2, 0]]]
 
 
 @pytest.mark.thorough

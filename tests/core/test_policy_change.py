@@ -170,6 +170,19 @@ def test_domain_whose_limit_goes_and_returns_forgets_who_was_ahead(engine: Engin
     assert sorted(decider.admitted().values()) == [10, 10]
 
 
+def test_group_keeps_its_lead_beside_others_when_its_own_entry_limits_something_else() -> None:
+    before, after = (
+        make_policy(job=limit(messages_per_second=1), groups={"g": each, "h": limit()}, default=Namespace(group="h"),
+                    namespaces={"a/x": Namespace(group="g")})
+        for each in (limit(), limit(bytes_per_second=5))
+    )  # fmt: skip
+    decider = Decider("kernel", before)
+    decider.batch(0, [("a/x", 1), ("b/x", 1)] * 9, {"": (0, 0)})
+    nodes = carried(decider.state, before, after, now_ms=START_MS).nodes
+    leads = dict(zip(nodes.group.to_pylist(), nodes.lead_work[:, 0].tolist(), strict=True))
+    assert leads["g"] == -leads["h"] != 0
+
+
 # First limits
 
 

@@ -203,6 +203,21 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "if _fits(amount, _PRODUCT_BITS - bits):",
         "if _fits(amount, _PRODUCT_BITS ^ bits):",
     ): "of 62 all bits are set but the lowest: less an even number, it is the same, and all numbers of bits are even",
+    (
+        "spark_throttle/core/fair/guarantees.py",
+        "held = by_tenant * (by_child >= count), by_child * (count == 0)",
+        "held = by_tenant * (by_child >= count), by_child & (count == 0)",
+    ): "the flags are 0 or 1, of which a product is the conjunction",
+    (
+        "spark_throttle/core/policy_change.py",
+        "if budgets is not None and spent is not None:",
+        "if budgets is not None or spent is not None:",
+    ): "whoever has windows counts what is used where the policy has budgets, and nowhere else: one tells the other",
+    (
+        "spark_throttle/core/policy_change.py",
+        "each[is_group, 1] = -1",
+        "each[is_group, 1] = - 0",
+    ): "the job's scope, which is on the way anyway: once more it says the same",
 }
 """Reasons, by (module, line before, line after)."""
 

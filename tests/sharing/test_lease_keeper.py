@@ -265,6 +265,17 @@ def test_report_that_says_nothing_new_is_written_once_an_interval(
     assert len(set(reports)) == 3
 
 
+def test_register_of_an_earlier_run_stands_until_this_one_may_use_something(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    """Else the others would give out what the earlier run may still use."""
+    next_run, seen = Job(exchange, time, run=1), []
+    for _ in range(8):
+        next_run.visit()
+        seen.append(("job.head" in exchange.objects, next_run.rate() > 0))
+    assert set(seen) == {(True, False), (False, True)}
+
+
 def test_thread_visits_until_it_is_stopped(exchange: MemoryExchange, time: Time) -> None:
     visited = threading.Event()
     sharing = Sharing("job", "job", 1, ShareSettings(interval_ms=50, lease_ms=500))

@@ -81,7 +81,15 @@ class Measure:
 
     @classmethod
     def of(cls, units: list[Int64s], lasting: Int64s) -> Measure:
-        """Return the measure of nodes whose batch counts `units`, shape (resources, nodes), by `lasting_work`."""
+        """Return the measure of nodes whose batch counts `units`, shape (resources, nodes), by `lasting_work`.
+
+        Examples
+        --------
+        A batch counts messages as ever, and a byte ten times:
+
+        >>> Measure.of([np.array([7]), np.array([50])], np.array([[7, 5]])).counted(np.array([3])).tolist()
+        [30]
+        """
         work, kept = np.zeros_like(units[0]), np.ones_like(units[0])
         for now, lasts in zip(units, lasting.T, strict=False):
             is_more = proportional(now, kept, lasts, most_bits=_WORK_BITS) > work  # 0 where nothing lasts

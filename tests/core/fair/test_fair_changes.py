@@ -216,6 +216,19 @@ def test_a_lead_is_forgotten_where_work_counts_otherwise(names: tuple[str, str])
     assert [decider.admitted()[name] for name in names] == [50, 50]
 
 
+def test_a_lead_in_a_tenant_without_a_group_is_forgotten_so_though_namespaces_divide_some_group() -> None:
+    by_messages, by_bytes = (
+        make_policy(tenants={"a": Tenant(each)}, groups={"g": limit()}, between_namespaces=["g"])
+        for each in (limit(messages_per_second=100), limit(bytes_per_second=100))
+    )
+    decider = Decider("kernel", by_messages)
+    decider.batch(0, [(name, 1) for name in ("a/x", "a/y")] * 300, {"a": (0, 0)})
+    assert decider.admitted().total() == 1
+    decider.policy = by_bytes
+    decider.batch(1_000, [], {"a": (0, 99)})
+    assert decider.admitted() == {"a/x": 50, "a/y": 50}
+
+
 @pytest.mark.parametrize("names", [("a/x", "b/x"), ("a/x", "a/y")], ids=["tenants", "namespaces"])
 def test_a_lead_is_remembered_where_only_weights_change(names: tuple[str, str]) -> None:
     """A small share is a row in ten batches, each of which has another policy."""

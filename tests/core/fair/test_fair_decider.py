@@ -51,6 +51,14 @@ def test_a_quiet_tenant_does_not_wait_behind_one_with_a_hundred_namespaces() -> 
         assert (decider.admitted()["b/x"], decider.admitted()["c/x"]) == (10, 10)
 
 
+def test_a_light_tenant_has_its_turn_where_a_batch_has_one_row() -> None:
+    decider, went = Decider("kernel", group_of(1, b=3)), Counter[str]()
+    for batch in range(8):
+        decider.batch(1_000 * batch, [] if batch else [("a/x", 1), ("b/x", 1)] * 8, {"g": (0, 0)})
+        went += decider.admitted()
+    assert went == {"a/x": 2, "b/x": 6}
+
+
 def test_a_tenant_that_splits_itself_into_a_thousand_namespaces_gains_at_most_a_message() -> None:
     decider, served = Decider("kernel", group_of(37)), Counter[str]()
     rows = [("one/n", 1)] * 2_000 + [(f"split/{n}", 1) for n in range(1_000)] * 2
@@ -182,6 +190,16 @@ def test_a_short_job_changes_nothing_of_what_members_of_a_group_owe_each_other_i
     bulk = [("other/x", 10**7)] * 2
     served = backlogged(decider, {name: [100] for name in members}, 120, lambda batch: [] if batch % apart else bulk)
     assert abs(served["a/x"] - served["b/x"]) <= 6 * 100
+
+
+def test_what_tenants_of_a_group_owe_each_other_is_kept_the_same_whatever_another_group_limits() -> None:
+    kept = []
+    for other in (limit(), limit(messages_per_second=5)):
+        groups = {"g": limit(bytes_per_second=1_000), "h": other}
+        decider = Decider("kernel", make_policy(groups=groups, default=Namespace(group="g")))
+        decider.batch(0, [("a/x", 3), ("b/x", 40)] * 3, {"g": (0, 9)})
+        kept.append(decider.state.nodes.lead_work.tolist())
+    assert kept[0] == kept[1] != []
 
 
 @pytest.mark.parametrize(("apart", "own", "divided"), crossed(

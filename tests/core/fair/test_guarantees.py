@@ -277,6 +277,23 @@ def test_namespaces_divide_what_their_tenant_is_guaranteed_by_weight() -> None:
     assert abs(served["acme/b"] - 20 * (30 + 20 + 5 / 3)) <= 6
 
 
+def test_tenants_divide_by_weight_what_their_group_is_guaranteed() -> None:
+    """It is a message in each batch, and a rival of the largest weight takes all else."""
+    job = Job.of({
+        "job": {"publish": {"messages_per_second": 2, "burst_seconds": 1}},
+        "resource_groups": {
+            "g": {"publish": {"guaranteed_messages_per_second": 1}}, "h": {"publish": {"weight": 1000}}
+        },
+        "tenants": {
+            "acme": {"resource_group": "g", "publish": {"weight": 3}}, "blue": {"resource_group": "g"},
+        },
+        "defaults": {"resource_group": "h"},
+    })  # fmt: skip
+    messages(job, {"cora": 50})
+    served = messages(job, {"acme": 5, "blue": 5, "cora": 5}, 11)
+    assert (served["acme"], served["blue"]) == (9, 3)  # the first batch has an earlier claim, too
+
+
 def test_tenant_is_guaranteed_nothing_in_another_group() -> None:
     job = Job.of({
         "resource_groups": {name: {"publish": {"messages_per_second": 50, "burst_seconds": 1}} for name in "gh"},

@@ -8,8 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from spark_throttle.core.fair.contest import Standing, honoured
 from spark_throttle.core.fair.promises import kept_promises
-from spark_throttle.core.fair.tree import Level
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.work import Rows
 
 
 def kept(lead: Sequence[int], row: Sequence[int], weight: Sequence[int] | None = None) -> list[int]:
@@ -87,3 +89,14 @@ def test_those_whose_rows_have_gone_pay_for_what_is_due_and_a_row() -> None:
     after = kept(lead, [0, 0, *[600] * 5])
     assert sum(after[:2]) <= 3_507 + 5
     assert after[2:] == [-601] * 5
+
+
+@pytest.mark.parametrize(("rows", "is_owed"), [(2, True), (1, False)])
+def test_who_holds_a_row_is_owed_what_it_was_if_it_has_another(rows: int, *, is_owed: bool) -> None:
+    """What is owed to who has no other row, others need not pay."""
+    zeros, lead = np.zeros(3, dtype=np.int64), np.array([-60_000, 50_000, 50_000])
+    tree = Tree((Level.of(zeros, 1, zeros + 1), *[Level.of(zeros[:1], 1, zeros[:1] + 1)] * 2))
+    standing = Standing((lead, zeros[:1], zeros[:1]), zeros[:1], (np.array([1, 0, 0]), zeros))
+    counts = np.array([rows, 2, 2])
+    after = honoured(tree, standing, Rows.of(np.cumsum(counts) - counts, (), None), counts, 0b001)
+    assert (after.leads[0].tolist() == lead.tolist()) == is_owed
