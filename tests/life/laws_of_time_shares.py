@@ -126,7 +126,8 @@ class TimeShares(Law):
     Where somebody is guaranteed something, that goes first. Nor is anybody compared beside a third that asks and is
     not settled: a message that was taken for a thousand times its price leaves the third so far ahead that the others
     are owed more than all that they have waiting, and who is owed more than it asks for is owed no part by weight.
-    So it is where a third is gone that had more than the job took its messages for, until others had that too.
+    Nor beside a third that has gone, if messages of its left before their price was known, until the others had as much
+    time: it may owe them that.
     """
 
     _prices: _Prices = field(default_factory=_Prices)

@@ -411,7 +411,7 @@ def test_two_that_a_third_owes_more_than_they_ask_for_are_not_compared() -> None
 
 
 def test_two_that_one_who_is_gone_owes_are_not_compared() -> None:
-    """600 of its messages left before their price was known: of what it had more, who asked for most is owed most."""
+    """600 of its messages left before their price was known. What it had too much is owed to who asked for most."""
     life = Life(Birth({**GROUP, "resource_groups": {"g": {"publish": {"messages_per_second": 5}}}}), laws=["Time"])
     for _ in range(3):
         life.offer([("acme/a", 1, 200), ("acme/c", 1, 40), ("blue/a", 1, 320), ("blue/b", 1, 40), ("acme/b", 1, 5)])

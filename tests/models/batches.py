@@ -233,6 +233,7 @@ class Batches(Model[State]):
     def refuse(self, s: State, run: int, why: str | None) -> State | None:
         """A run refuses to go on, and ends: at its start, as it begins, plans or logs, or at a sink."""
         r = run_of(s, run)
+        # Spark may ask a run for another plan before it logs the one that it has.
         is_asked_again = r is not None and r.at == READY and why == _refusal_to_plan(self, s, r, True)
         if why is None or not (is_asked_again or why == self.refusal(s, run)):
             return None

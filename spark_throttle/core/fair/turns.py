@@ -134,6 +134,7 @@ class _Search:
             over = np.where(rises, over >> (stays & rises), -left)
             rose = rises
             told = _between(low, high, under, over)
+            # What this amount served is the better guess where it lies beyond.
             told = np.where(is_good | ((told < look.served) == rises), look.served, told)
             is_within = (told > low) & (told < high)
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)

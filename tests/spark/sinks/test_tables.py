@@ -22,7 +22,7 @@ ROWS = StructType().add("id", "long").add("note", "string")
 
 
 def session(**settings: str) -> Any:
-    return SimpleNamespace(conf=settings, read=Read("[PATH_NOT_FOUND]"))
+    return SimpleNamespace(conf=settings, read=Refusing("[PATH_NOT_FOUND]"))
 
 
 def letters_in(place: Path, **options: str) -> Target:
@@ -47,21 +47,11 @@ class JavaError(Exception):
     """As Py4J raises it: Spark 4.3 has no class of its own for a source that it does not find."""
 
 
-class Read:
-    """What reads where nothing can be read."""
+class Refusing:
+    """The readers and writers of a Spark that can neither read nor write."""
 
     def __init__(self, said: str) -> None:
         self._said = said
-
-    def format(self, _: str) -> Read:
-        return self
-
-    def load(self, path: str) -> Any:
-        raise JavaError(f"{self._said} {path}")
-
-
-class NoDelta:
-    """The frames of a Spark that has no Delta."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -70,7 +60,9 @@ class NoDelta:
         return self
 
     def save(self, path: str) -> None:
-        raise JavaError(f"{NOT_FOUND} {path}")
+        raise JavaError(f"{self._said} {path}")
+
+    load = save
 
 
 class Settings(dict[str, str]):
@@ -78,7 +70,7 @@ class Settings(dict[str, str]):
 
 
 NOT_FOUND = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta."
-WITHOUT_DELTA: Any = SimpleNamespace(conf=Settings(), createDataFrame=NoDelta(), read=Read(NOT_FOUND))
+WITHOUT_DELTA: Any = SimpleNamespace(conf=Settings(), createDataFrame=Refusing(NOT_FOUND), read=Refusing(NOT_FOUND))
 
 
 def usage_table_in(place: Path) -> Any:
