@@ -11,8 +11,8 @@ Of rows that left before, some turn out to have cost more than they were charged
 that to the leads with which it begins, at each level. A node that is behind so, and has no row, is forgiven.
 
 What a row counts depends on which scopes run short, and on their room (`work`); a lead stays for many batches. So it is
-kept in work by the least rates on its parent's way, and a batch begins with it as it counts work itself: in the
-resource of which most is counted, so that no row leaves a larger lead than by those rates.
+kept in work by the least rates on its parent's way, and a batch begins with it as it counts work itself. Both are told
+by the rows that are next of all that share the parent: a lead of so many of them stays one of as many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, honoured, let_pass
 from spark_throttle.core.fair.filling import UNBOUNDED
@@ -37,6 +37,7 @@ from spark_throttle.core.fair.work import (
     corrected_work,
     lasting_work,
     leaf_work,
+    next_work,
     row_work,
     unit_work,
     until_the_end,
@@ -45,9 +46,6 @@ from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
-
-_WORK_BITS = 60
-"""The bits of the work of an amount."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,27 +72,44 @@ class Measure:
     """How a batch counts the leads of some nodes."""
 
     work: Int64s
-    """The work of some amount of a resource in the batch."""
+    """The work of some rows in the batch."""
 
     kept: Int64s
     """The same as it is kept."""
 
     @classmethod
-    def of(cls, units: list[Int64s], lasting: Int64s) -> Measure:
-        """Return the measure of nodes whose batch counts `units`, shape (resources, nodes), by `lasting_work`.
+    def of(cls, units: list[Int64s], lasting: Int64s, following: Int64s, node: Int64s, parent: Int64s) -> Measure:
+        """Return the measure of nodes.
+
+        Parameters
+        ----------
+        units, lasting
+            The work of a token at the nodes, as `unit_work` and `lasting_work` return it.
+        following
+            Shape (resources, flows): what the next row of each flow that has one takes.
+        node
+            Shape (flows,): the node of each.
+        parent
+            Shape (nodes,): nodes of one parent have one measure, from all of their flows. Where none has a row, it is
+            that of the token that counts most.
 
         Examples
         --------
-        A batch counts messages as ever, and a byte ten times:
+        A message counts as ever, and a millisecond ten times; a row takes a nanosecond, or a second:
 
-        >>> Measure.of([np.array([7]), np.array([50])], np.array([[7, 5]])).counted(np.array([3])).tolist()
-        [30]
+        >>> lasting, one = np.array([[1 << 20, 0, 0, 1 << 20]]), np.array([0])
+        >>> units = [np.array([each << 20]) for each in (1, 0, 0, 10)]
+        >>> rows = [np.array([[1], [0], [0], [time_ns]]) for time_ns in (1, 10**9)]
+        >>> [Measure.of(units, lasting, row, one, one).counted(np.array([500])).item() for row in rows]
+        [500, 5000]
         """
-        work, kept = np.zeros_like(units[0]), np.ones_like(units[0])
-        for now, lasts in zip(units, lasting.T, strict=False):
-            is_more = proportional(now, kept, lasts, most_bits=_WORK_BITS) > work  # 0 where nothing lasts
-            work, kept = np.where(is_more, now, work), np.where(is_more, lasts, kept)
-        return cls(np.where(work > 0, work, 1), kept)
+        work, kept = (
+            sums(parent[node], next_work([each[node] for each in tokens], following), len(parent))[parent]
+            for tokens in (units, lasting.T)
+        )
+        has_row = kept > 0
+        now, lasts = np.maximum.reduce(units), lasting[:, : len(units)].max(axis=1)
+        return cls(np.where(has_row, work, np.maximum(now, 1)), np.where(has_row, kept, np.maximum(lasts, 1)))
 
     @classmethod
     def same(cls, nodes: int) -> Measure:
@@ -240,7 +255,7 @@ class Contenders:
         work = None if units is None else row_work(layout, flow, units, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.totals, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
-        measures = _measures(tree, scopes, above, passing, policy)
+        measures = _measures(tree, scopes, above, following, of_node, passing, policy)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at)
         held = _held(flows.held[flow].T, layout.segments.counts[flow], None if lapsed is None else lapsed[flow])
         standing = _as_counted(standing, tree, measures, rows, held)
@@ -341,24 +356,33 @@ class Contenders:
 
 
 def _measures(
-    tree: Tree, scopes: tuple[Int64s, Int64s, Int64s], short: Int64s, passing: Int64s, policy: CompiledPolicy
+    tree: Tree,
+    scopes: tuple[Int64s, Int64s, Int64s],
+    short: Int64s,
+    following: Int64s,
+    of_node: Int64s,
+    passing: Int64s,
+    policy: CompiledPolicy,
 ) -> tuple[Measure, Measure]:
-    """Return the measures of the leads below and beside the tenants' nodes; `short` and `passing` as in `unit_work`."""
-    nodes = len(tree.levels[1])
+    """Return the measures of the leads below and beside the tenants' nodes.
+
+    `short` and `passing` are as in `unit_work`, `following` and `of_node` as in `Measure.of`.
+    """
+    nodes, parent = len(tree.levels[1]), tree.levels[1].parent
     pace = paces(policy.shared)
     if not (pace[:, 1:] != UNLIMITED).any():
         return Measure.same(nodes), Measure.same(nodes)
     of_tenant, of_child, job = scopes
-    way = np.stack([of_tenant, of_child[tree.levels[1].parent], np.broadcast_to(job, nodes)], axis=1)
+    way = np.stack([of_tenant, of_child[parent], np.broadcast_to(job, nodes)], axis=1)
     counts = np.zeros(len(policy.shared) + 1, dtype=np.bool_)
     counts[short] = True
     counts[:-1] &= policy.shared.may_hold
     counts[-1] = False
     found = []
-    for first in (0, 1):  # a tenant's own scope is beside no node
+    for first, shared in enumerate((np.arange(nodes), parent)):  # a tenant's own scope is beside no node
         way[:, :first] = -1
         units = unit_work(np.where(counts[way], way, -1), tree, passing, pace)
-        found.append(Measure.of(units, lasting_work(way, policy.shared)))
+        found.append(Measure.of(units, lasting_work(way, policy.shared), following, of_node, shared))
     return found[0], found[1]
 
 

@@ -343,6 +343,33 @@ def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s],
     return sums(leaf, cost - charged, leaves)
 
 
+def next_work(units: Sequence[Int64s], tokens: Int64s) -> Int64s:
+    """Return the work of some rows.
+
+    Parameters
+    ----------
+    units
+        The work of a token of each dimension, in ``2**-TOKEN_BITS``, by row.
+    tokens
+        Shape (resources, rows): what they take, as `layout.cost` returns it.
+
+    Examples
+    --------
+    Rows of 300 bytes, where a byte counts as much as a message, and where bytes count for nothing:
+
+    >>> a_message = MESSAGE << TOKEN_BITS
+    >>> units = [np.full(2, a_message), np.array([a_message, 0])]
+    >>> (next_work(units, np.array([[1, 1], [300, 300]])) // MESSAGE).tolist()
+    [300, 1]
+    """
+    work = _message_work(units[Dimension.MESSAGES])
+    for kind, (unit, taken) in enumerate(zip(units, tokens, strict=False)):
+        if kind != Dimension.MESSAGES:
+            more = work_of_time(taken, unit) if kind == Dimension.TIME else taken * unit >> TOKEN_BITS
+            work = np.maximum(work, more)
+    return np.minimum(work, MOST_WORK)
+
+
 def beside_units(units: list[Int64s], size_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
     """Return as how many units rows count by the rest that they take: their message, their bytes, their time.
 
@@ -361,11 +388,9 @@ def beside_units(units: list[Int64s], size_bytes: Int64s, price_ns: Int64s | Non
     >>> beside_units(units, np.array([300, 300]), None).tolist()
     [30, 0]
     """
-    of_message, of_byte, of_unit = units[: Dimension.TIME]
-    rest = np.maximum(_message_work(of_message), size_bytes * of_byte >> TOKEN_BITS)
-    if price_ns is not None:
-        rest = np.maximum(rest, work_of_time(price_ns, units[Dimension.TIME]))
-    return (np.minimum(rest, MOST_WORK) << TOKEN_BITS) // np.maximum(of_unit, 1) * (of_unit > 0)
+    of_unit, no_units = units[Dimension.UNITS], np.zeros_like(size_bytes)
+    rest = next_work(units, cost(np.ones_like(size_bytes), [size_bytes, no_units], price_ns))
+    return (rest << TOKEN_BITS) // np.maximum(of_unit, 1) * (of_unit > 0)
 
 
 def _message_work(of_message: Int64s) -> Int64s:

@@ -243,3 +243,20 @@ def test_tenants_that_change_the_weights_of_their_namespaces_gain_nothing_from_o
 
     served = backlogged(decider, {name: [1_000, 1] if name in large else [20] for name in large + small}, 160, changes)
     assert abs(sum(served[name] for name in large) - sum(served[name] for name in small)) <= 1_500
+
+
+def test_a_quota_on_time_that_begins_to_delay_lets_no_member_of_a_group_go_again_and_again() -> None:
+    """Rows take next to no time, and the group limits messages: who is owed two thirds of a message gets one."""
+    policies = [
+        make_policy(
+            job=limit(messages_per_second=50, request_percentage=250, on_excess=each),
+            groups={"g": limit(messages_per_second=1)}, default=Namespace(group="g"),
+        ) for each in (OnExcess.OBSERVE, OnExcess.DELAY)
+    ]  # fmt: skip
+    decider, served = Decider("kernel", policies[0]), Counter[str]()
+    for batch in range(52):
+        if batch == 40:
+            decider.policy, served = policies[1], Counter[str]()
+        decider.batch(2_000 * batch, [("a/x", 1), *[("b/x", 1), ("c/x", 1)] * 14])
+        served.update(decider.admitted())
+    assert max(served.values()) - min(served.values()) <= 2

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from spark_throttle.core.fair.contenders import Measure
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import AMOUNT, MESSAGE, MILLISECOND, MOST_WORK, TOKEN_BITS, unit_work
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, OnExcess
@@ -101,6 +102,28 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
             else:
                 told = Fraction(found[d][at], 1 << TOKEN_BITS)
                 assert abs(told - min(exact, MOST[d])) <= exact / 100 + Fraction(2, 1 << TOKEN_BITS), (at, d)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lead_of_some_rows_is_one_of_as_many_in_a_batch_that_counts_them_otherwise(seed: int) -> None:
+    """Rows take the same of what is limited, however little of some; nodes have several that are next, or none."""
+    draw = random.Random(seed)
+    row = [1, draw.choice([1, 50, 10**6]), draw.choice([0, 7]), draw.choice([1, MICRO, 500 * MICRO])]
+    most = (MESSAGE, MESSAGE, MESSAGE, MILLISECOND)
+    now, lasting = ([draw.choice([0, draw.randrange(1, each << TOKEN_BITS)]) for each in most] for _ in range(2))
+
+    def work_of_row(tokens: list[int]) -> int:
+        return max(1, *(unit * took // (one << TOKEN_BITS) for unit, took, one in zip(tokens, row, UNITS, strict=True)))
+
+    node, parent = np.array(sorted(draw.randrange(4) for _ in range(6))), np.zeros(4, dtype=np.int64)
+    following = np.array(row)[:, None].repeat(len(node), axis=1)
+    measure = Measure.of([np.full(4, each) for each in now], np.array([lasting] * 4), following, node, parent)
+    counted, kept = work_of_row(now), work_of_row(lasting)
+    for rows in (Fraction(2, 3), Fraction(5), Fraction(300)):
+        lead = int(rows * kept)
+        exact = Fraction(lead * counted, kept)
+        for found in measure.counted(np.full(4, lead)).tolist():
+            assert abs(found - exact) <= exact / 10**6 + 1
 
 
 def served(
