@@ -160,7 +160,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
             state, due_ms = ledger.decided(state, nothing, now_ms=step * traffic.interval_ms)
         now_ms = (arrived.number + 1) * traffic.interval_ms
         state, due_ms = ledger.decided(state, arrived, now_ms=now_ms)
-    return ledger.closed(state, traffic)
+    return ledger.closed(state, end_ms=traffic.end_ms)
 
 
 def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
@@ -208,6 +208,7 @@ class _Ledger:
         (_, self._policy), *self._later = policies
         self._ways = Ways.of(names, self._policy, interval_ms)
         self._memory = MatchMemory()
+        self._offered = np.zeros((n, len(KNOWN)), dtype=np.int64)
         self._admitted = np.zeros((n, len(KNOWN)), dtype=np.int64)
         self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
         self._held = np.zeros((n, len(Level), len(DIMENSIONS)), dtype=np.int64)
@@ -237,6 +238,8 @@ class _Ledger:
             known = positions_in(self._names, state.flows.names)
         else:
             state = replace(state, shared=state.shared.refilled(self._policy, now_ms=now_ms).lent())
+        offered = np.column_stack([arrived.messages, *arrived.totals])
+        self._offered[arrived.known, : offered.shape[1]] += offered
         self._admitted[arrived.known] += passing.behind
         return self._ways.charged(state, known, arrived, passing), next_ms
 
@@ -286,12 +289,11 @@ class _Ledger:
             ones = np.ones(len(late), dtype=np.int64)
             self._delays.append(Delays.of([Delays(known[late], now_ms - queue.arrival_ms[late], ones)]))
 
-    def closed(self, state: DeciderState, traffic: Traffic) -> Replay:
+    def closed(self, state: DeciderState, *, end_ms: int) -> Replay:
         """Return what was counted, and what waits."""
         n, known = len(self._names), positions_in(self._names, state.flows.names)[state.queue.flow]
-        waited_ms = traffic.end_ms - state.queue.arrival_ms
-        offered = [sums(traffic.name, each, n) for each in (traffic.messages, traffic.bytes, traffic.units)]
+        waited_ms = end_ms - state.queue.arrival_ms
         return Replay(
-            np.column_stack(offered), self._admitted, self._rejected, self._held, Delays.of(self._delays),
+            self._offered, self._admitted, self._rejected, self._held, Delays.of(self._delays),
             numbers(known, n), largest(known, waited_ms, n, least=0),
         )  # fmt: skip
