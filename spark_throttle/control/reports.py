@@ -285,23 +285,23 @@ class RejectionNotice:
             return
         self._is_given, report = True, kept.whole()
         logger.warning(
-            "a batch rejected %d of the %d messages that it decided%s%s; they are in the dead letters, and later "
+            "a batch rejected %d of the %d messages that it decided (%s%s); they are in the dead letters, and later "
             "batches are not told here: docs/sending.md",
             rejected, rejected + admitted, _by_reason(report), _by_namespace(report),
         )  # fmt: skip
 
 
 def _by_reason(report: UsageReport) -> str:
-    """Return the reason of most rejections, as the end of a sentence."""
+    """Return how many messages were rejected for each reason, the most first, as a part of a sentence."""
     total = np.array(report.rejected_by_reason)
-    most = int(total.argmax())
-    return f", {int(total[most])} of them for {REASONS[most]}"
+    ordered = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
+    return ", ".join(f"{int(total[reason])} for {REASONS[reason]}" for reason in ordered)
 
 
 def _by_namespace(report: UsageReport) -> str:
-    """Return the namespace with most rejections, as the end of a sentence; nothing if no namespace has any."""
+    """Return the namespace with most rejections, as a part of a sentence; nothing if no namespace has any."""
     rejected = report.rejected[:, Dimension.MESSAGES]
     if rejected.max(initial=0) == 0:
         return ""
     most = int(rejected.argmax())
-    return f", most in the namespace {shown(report.names.slice(most, 1)).to_pylist()[0]} ({int(rejected[most])})"
+    return f"; most in the namespace {shown(report.names.slice(most, 1)).to_pylist()[0]} ({int(rejected[most])})"

@@ -43,14 +43,19 @@ def test_first_batch_that_rejects_more_than_a_tenth_is_told_once(caplog: pytest.
     batch = report([80, 9, 0], [5, 5, 1])
     (line,) = told(caplog, report([90], [10]), batch, batch)
     assert line == (
-        "a batch rejected 11 of the 100 messages that it decided, 11 of them for quota, most in the namespace acme/0 "
-        "(5); they are in the dead letters, and later batches are not told here: docs/sending.md"
+        "a batch rejected 11 of the 100 messages that it decided (11 for quota; most in the namespace acme/0 (5)); "
+        "they are in the dead letters, and later batches are not told here: docs/sending.md"
     )
+
+
+def test_every_reason_of_the_batch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    (line,) = told(caplog, report([10], [20], invalid=30))
+    assert line.startswith("a batch rejected 50 of the 60 messages that it decided (30 for size_missing, 20 for quota;")
 
 
 def test_rows_without_a_size_belong_to_no_namespace(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = told(caplog, report([10], [0], invalid=30))
-    assert line.startswith("a batch rejected 30 of the 40 messages that it decided, 30 of them for size_missing; ")
+    assert line.startswith("a batch rejected 30 of the 40 messages that it decided (30 for size_missing); ")
 
 
 @pytest.mark.parametrize("batch", [report([9], [1]), report([0], [0])], ids=["a tenth", "nothing"])
