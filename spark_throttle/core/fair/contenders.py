@@ -103,8 +103,9 @@ class Measure:
         >>> [Measure.of(units, lasting, row, one, one).counted(np.array([500])).item() for row in rows]
         [500, 5000]
         """
+        parents = int(parent.max(initial=-1)) + 1  # a group without a node below has a lead, too
         work, kept = (
-            sums(parent[node], next_work([each[node] for each in tokens], following), len(parent))[parent]
+            sums(parent[node], next_work([each[node] for each in tokens], following), parents)[parent]
             for tokens in (units, lasting.T)
         )
         has_row = kept > 0

@@ -115,7 +115,7 @@ def test_lead_of_some_rows_is_one_of_as_many_in_a_batch_that_counts_them_otherwi
     def work_of_row(tokens: list[int]) -> int:
         return max(1, *(unit * took // (one << TOKEN_BITS) for unit, took, one in zip(tokens, row, UNITS, strict=True)))
 
-    node, parent = np.array(sorted(draw.randrange(4) for _ in range(6))), np.zeros(4, dtype=np.int64)
+    node, parent = np.array(sorted(draw.randrange(4) for _ in range(6))), np.full(4, 5)  # others have no node below
     following = np.array(row)[:, None].repeat(len(node), axis=1)
     measure = Measure.of([np.full(4, each) for each in now], np.array([lasting] * 4), following, node, parent)
     counted, kept = work_of_row(now), work_of_row(lasting)
