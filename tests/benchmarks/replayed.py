@@ -49,6 +49,7 @@ class Replayed:
     replay_seconds: float
     """Of both policies."""
 
+    replay_cpu_seconds: float
     memory_mb: int
     delayed_messages: int
     waiting_messages: int
@@ -100,7 +101,7 @@ def measure(day: DataFrame, per_second: float, interval_ms: int | None) -> tuple
         day, time=F.col("sent_at"), namespace=F.col("namespace"), size=F.col("size_bytes"), messages=F.lit(1),
         interval_ms=interval_ms,
     )  # fmt: skip
-    summed_at = time.monotonic()
+    summed_at, cpu = time.monotonic(), time.process_time()
     new, old = (
         compile_policy(parse_document(policy(per_second, is_in_force=each)), "publish") for each in (False, True)
     )
@@ -109,8 +110,8 @@ def measure(day: DataFrame, per_second: float, interval_ms: int | None) -> tuple
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return Replayed(
         found.messages, traffic.interval_ms, len(traffic.interval), round(summed_at - began, 1),
-        round(time.monotonic() - summed_at, 1), memory_mb, job.delayed_messages, job.waiting_messages,
-        job.rejected_messages,
+        round(time.monotonic() - summed_at, 1), round(time.process_time() - cpu, 1), memory_mb,
+        job.delayed_messages, job.waiting_messages, job.rejected_messages,
     ), found  # fmt: skip
 
 
