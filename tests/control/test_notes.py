@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,12 @@ def test_damaged_sign_is_a_clear_error(run: Run, content: bytes, error: type[Exc
     run.directory.write(NAME, content)
     with pytest.raises(error, match="sign of life"):
         read_sign_of_life(run.directory)
+
+
+def test_machine_may_have_run_just_as_long_as_spark_has_asked_for_nothing() -> None:
+    assert replace(SIGN, steady_ms=4_000, asked_ms=4_000).asked_ms == 4_000
+    with pytest.raises(ValueError, match="longest_pause_ms is 4000, and the machine has run for 3999 ms"):
+        replace(SIGN, steady_ms=3_999)
 
 
 @pytest.mark.slow

@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.core.arithmetic.fixed_point import WHOLE
+from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.policy_change import Ways, carried_nodes
+from spark_throttle.core.policy_change import Ways, carried, carried_nodes
 from spark_throttle.core.quota import CompiledPolicy, Int64s
-from spark_throttle.core.state import NodeLeads
-from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
+from spark_throttle.core.state import DeciderState, NodeLeads
+from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_arrivals, make_policy
 
 NAMES = pa.array(["a/x", "b/y"])
 
@@ -101,3 +102,17 @@ def test_a_node_that_all_of_its_flows_have_left_has_no_lead(moved: list[str], le
     nodes = NodeLeads(pa.array(["g"] * 3), pa.array([None, "a", "b"]), np.array([[1, 0], [2, 0], [3, 0]]))
     found = carried_nodes(nodes, Ways.of(before, after), NAMES, (match(NAMES, before), match(NAMES, after)))
     assert list(zip(found.group.to_pylist(), found.tenant.to_pylist(), strict=True)) == left
+
+
+def test_namespace_that_is_its_groups_child_keeps_its_lead_beside_others_when_its_tenant_gets_a_limit() -> None:
+    policies = [
+        make_policy(
+            tenants={"a": Tenant(own, "g")}, groups={"g": limit(messages_per_second=1)},
+            default=Namespace(group="g"), between_namespaces=["g"],
+        ) for own in (limit(), limit(bytes_per_second=10**9))
+    ]  # fmt: skip
+    rows = make_arrivals([("a/x", 1), ("b/x", 1), ("c/x", 1)] * 2)
+    state = plan_admission(DeciderState.initial(policies[0]), rows, policies[0], now_ms=1_000).state
+    assert (state.flows.lead_work[:, 0] != 0).all()
+    after = carried(state, *policies, now_ms=1_000)
+    assert after.flows.lead_work[:, 0].tolist() == state.flows.lead_work[:, 0].tolist()

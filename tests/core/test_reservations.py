@@ -218,6 +218,16 @@ def test_returned_row_takes_its_reservation_back_with_it() -> None:
     assert (left.flow.tolist(), left.rows.tolist(), left.units.tolist()) == ([0, 1], [1, 1], [8, 6])
 
 
+def test_row_that_comes_back_takes_its_part_of_what_its_identity_counted_beside_units() -> None:
+    nine = words([9, 9, 9])
+    made = Reservations.none().with_rows(
+        nine, np.zeros(3, dtype=np.int64), np.array([5] * 3), np.array([4] * 3), now_ms=1
+    )
+    left, _ = made.without_rows(words([9]), np.array([0]), np.array([5]))
+    assert left.beside is not None
+    assert (left.rows.tolist(), left.units.tolist(), left.beside.tolist()) == ([2], [10], [8])
+
+
 def test_rows_with_an_open_identity_are_settled_together_and_another_namespaces_after_them() -> None:
     played = Played(job(0.001, burst_seconds=1_000_000))
     played.batch([("acme/x", 30, 7)], after_ms=0)

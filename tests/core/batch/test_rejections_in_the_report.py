@@ -1,12 +1,12 @@
-"""A report says which rows were rejected, why, and which row has waited longest."""
+"""A report says which rows were rejected and why, what holds the others, and which row has waited longest."""
 
 from __future__ import annotations
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.decisions import Reason
-from spark_throttle.core.quota import OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import MICRO, Dimension, Level, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import DeciderState
-from tests.oracle.worlds import Namespace, limit, make_arrivals, make_policy
+from tests.oracle.worlds import Namespace, Tenant, limit, make_arrivals, make_policy
 
 POLICY = make_policy(
     namespaces={
@@ -45,3 +45,27 @@ def test_oldest_waiting_row_is_not_the_first_where_the_clock_was_set_back() -> N
         state = plan.state
         ages.append([] if plan.usage.oldest_ms is None else plan.usage.oldest_ms.tolist())
     assert ages == [[0], [0], [1_000]]
+
+
+def test_what_holds_a_namespace_is_said_where_somebody_is_held() -> None:
+    policy = make_policy(tenants={"acme": Tenant(limit(bytes_per_second=10))})
+    state = DeciderState.initial(policy)
+    held = [plan_admission(state, make_arrivals([("acme/x", 100)] * n), policy, now_ms=0).usage.held_by for n in (1, 2)]
+    assert [each if each is None else each.tolist() for each in held] == [None, [[Level.TENANT, Dimension.BYTES]]]
+
+
+def test_quotas_grant_what_they_earn_since_the_batch_before() -> None:
+    policy = make_policy(default=Namespace(limit(messages_per_second=100, bytes_per_second=5_000)))
+    state = plan_admission(DeciderState.initial(policy), make_arrivals([("a/x", 1)] * 9), policy, now_ms=1_000).state
+    granted = plan_admission(state, make_arrivals([("a/x", 1)]), policy, now_ms=4_000).usage.granted_micro
+    assert granted is not None
+    assert granted[:, :2].tolist() == [[300 * MICRO, 15_000 * MICRO]]
+
+
+def test_who_may_send_half_of_its_rows_still_wants_a_byte_if_they_have_one() -> None:
+    policy = make_policy(default=Namespace(limit(messages_per_second=2)))
+    state = plan_admission(DeciderState.initial(policy), make_arrivals([("a/x", 1)]), policy, now_ms=1_000).state
+    rows = [("a/x", 1), *[("a/x", 0)] * 19]
+    (wanted,) = plan_admission(state, make_arrivals(rows), policy, now_ms=2_000).usage.demand.tolist()
+    assert 0 < wanted[Dimension.MESSAGES] < 20
+    assert wanted[Dimension.BYTES] == 1

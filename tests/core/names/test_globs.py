@@ -44,6 +44,7 @@ def position(name: str, patterns: list[str]) -> int:
         ("zoë/*/ü", "zoë/x/ü", True),
         ("/*", "/x", True),
         ("a*\\", "a\\", True),
+        ("b", "a", False),
     ],
 )
 def test_star_stands_for_any_text_and_every_other_character_for_itself(pattern: str, name: str, falls: bool) -> None:

@@ -206,11 +206,12 @@ def test_rows_that_nobody_says_anything_of_stop_the_job() -> None:
         job.batch(None, None)
 
 
-def test_rows_that_have_not_left_do_not_come_back() -> None:
+@pytest.mark.parametrize(("place", "rows"), [(0, 2), (1, 0), (-1, 1)])
+def test_rows_that_have_not_left_do_not_come_back(place: int, rows: int) -> None:
     job = Job(policy_of(5, None))
     job.batch(rows_of([0], ["api/a"], [1]), None)
     with pytest.raises(DamagedError, match="returns rows of api/a that have not left"):
-        job.batch(None, Undelivered.of([UndeliveredCall("api/a", 0, 2)]))
+        job.batch(None, Undelivered.of([UndeliveredCall("api/a", place, rows)]))
 
 
 def test_rows_that_come_back_with_a_change_of_policy_get_their_tokens_back_where_they_paid_them() -> None:
