@@ -179,7 +179,9 @@ def explain_job(
     if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     asked = [*explained.levels, *(() if waiting is None else waiting.levels)]
-    observed = observed_levels(asked, policy, epoch, last, of_last, is_settled=batch <= epoch.settled_batch)
+    before = policy if last.revision == policy.revision else policy_of_epoch(directory, last.epoch, last.revision)
+    is_settled = batch <= epoch.settled_batch
+    observed = observed_levels(asked, policy, epoch, last, of_last, before=before, is_settled=is_settled)
     levels, own = observed[: len(explained.levels)], observed[len(explained.levels) :]
     seen = last_batch_of(batch, last, flows_of(last, namespace, is_tenant=waiting is not None))
     passed = levels if waiting is None else waiting.passed(levels)

@@ -19,6 +19,7 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import (
     KNOWN,
     MICRO,
@@ -32,7 +33,7 @@ from spark_throttle.core.quota import (
     Limits,
     OnExcess,
 )
-from spark_throttle.core.shared_buckets import SharedBuckets, guaranteed_rates, under_share
+from spark_throttle.core.shared_buckets import guaranteed_rates, under_share
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.quotas import BOUNDS, HOLDS
 from spark_throttle.status.budget_status import BudgetStatus, budgets_by_scope
@@ -215,6 +216,7 @@ def observed_levels(
     last: UsageReport,
     found: Matches,
     *,
+    before: CompiledPolicy,
     is_settled: bool,
 ) -> list[LevelExplanation]:
     """Return the levels with their buckets' balances and their backlogs.
@@ -225,11 +227,13 @@ def observed_levels(
         The report of the last batch.
     found
         The scopes of its namespaces.
+    before
+        The policy of that batch: what its buckets held is told as the change of the policy will carry it over.
     is_settled
         Whether the epoch knows what that batch used of processing time.
     """
     is_of_policy = last.revision == policy.revision
-    balance_micro = last.shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
+    balance_micro = last.shared_micro if is_of_policy else carried_shared(last.shared_micro, before, policy)
     times = _times(levels, epoch, policy)
     quota = policy.shared.rate_micro_per_ms
     in_force = under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms

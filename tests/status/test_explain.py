@@ -195,6 +195,24 @@ def test_explain_shows_what_a_namespaces_own_bucket_holds_and_when_its_debt_is_p
     assert own.release_ms == pytest.approx(1000 * owed / 1024, abs=1)
 
 
+def test_a_policy_that_no_batch_has_met_changes_nothing_of_what_a_scope_owes(tmp_path: Path) -> None:
+    run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
+    directory = Directory(str(tmp_path))
+    epoch = newest_epoch(directory)
+    assert epoch is not None
+    policy = policy_of_epoch(directory, epoch.number, epoch.revision)
+    is_rate = policy.shared.rate_micro_per_ms > 0
+    shared = replace(policy.shared, rate_micro_per_ms=policy.shared.rate_micro_per_ms * np.where(is_rate, 4, 1))
+    faster = replace(policy, shared=shared, revision="faster")
+    Epochs(directory, fence=RunFence(directory)).write(
+        replace(epoch, number=epoch.number + 1, revision=faster.revision), faster
+    )
+    found = explain_job(str(tmp_path), "acme/x")
+    group = next(level for level in found.levels if level.level == "resource_group")
+    assert (group.per_second[0], group.balance[0]) == (8.0, -1.0)
+    assert found.predicted_release_ms == (7 + 1) * 125
+
+
 @pytest.mark.parametrize(("share_micro_per_ms", "share", "release_ms"), [(500, 0.5, 16_000), (0, 0.0, 4_000)])
 def test_a_backlog_leaves_at_the_jobs_share_of_a_quota_and_at_the_quota_while_it_has_none(
     tmp_path: Path, share_micro_per_ms: int, share: float, release_ms: int
