@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from spark_throttle.checkpoint.manifest import Drained, read_drained
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.notes import SignOfLife, read_sign_of_life
 from spark_throttle.control.run_fence import owner_of
@@ -114,11 +115,13 @@ class SignWatch:
         self._clock = clock
         self._bounds = bounds or LifeBounds()
         self._found: tuple[_SeenSign | None, str] = None, "its directory has not been read yet"
+        self._drained: Drained | None = None
 
     def look(self) -> None:
         """Read the newest sign; a sign that cannot be understood is as good as none, and `liveness` says why."""
         try:
             sign, owner = read_sign_of_life(self._directory), owner_of(self._directory)
+            self._drained = read_drained(self._directory) if sign is not None and sign.has_ended else None
         except StoredFormatError as error:
             self._found = None, str(error)
             return
@@ -143,7 +146,10 @@ class SignWatch:
         bound_ms = self._bounds.silent_after_ms or SIGNS_MISSED * sign.interval_ms
         age_ms = since_ms if seen.age_ms is None else seen.age_ms + since_ms
         if sign.has_ended:
-            return Liveness("ended", age_ms, None, f"the query ended {_duration(age_ms)} ago")
+            said = f"the query ended {_duration(age_ms)} ago"
+            if self._drained is not None and self._drained.is_finished:
+                said += f", and the rows that waited after batch {self._drained.batch} were drained: none waits here"
+            return Liveness("ended", age_ms, None, said)
         if age_ms > bound_ms:
             said = f"no sign of life for {_duration(age_ms)} (the bound is {_duration(bound_ms)})"
             return Liveness("silent", age_ms, age_ms + sign.asked_ms, said)

@@ -140,7 +140,7 @@ def test_status_shows_rates_beside_quotas_at_any_trigger(job: MadeUpJob) -> None
 def test_status_of_the_first_batch_says_that_it_counts_by_batch(job: MadeUpJob) -> None:
     job.batch({"acme/a": 300}, seconds=10)
     text = run("--level", "job").stdout
-    assert re.search(r"offered a batch +admitted a batch", text)
+    assert re.search(r"offered at first +admitted at first", text)
     job_scope = answer("--level", "job")["scopes"][0]
     assert (job_scope["offered_messages"], job_scope["offered_messages_per_second"]) == (300, None)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_throttle.checkpoint.manifest import Drained, write_drained
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.notes import (
     NAME,
@@ -165,6 +166,20 @@ def test_job_that_ended_in_good_order_is_not_listening(near: World) -> None:
     near.pass_ms(1_000)
     assert near.state() == ("ended", 1_000)
     assert not near.watch.liveness().is_listening
+
+
+def test_job_that_was_drained_says_that_nothing_waits_there(near: World) -> None:
+    near.beat()
+    near.pulse.beat(has_ended=True)
+    told = []
+    for is_finished in (False, True):
+        write_drained(near.directory, Drained(108, "/lake/waiting", "parquet", "5eed", is_finished))
+        near.state()
+        told.append(near.watch.liveness().detail)
+    assert told == [
+        "the query ended 0.0 s ago",
+        "the query ended 0.0 s ago, and the rows that waited after batch 108 were drained: none waits here",
+    ]
 
 
 def test_of_two_runs_only_the_owner_of_the_directory_counts(near: World) -> None:

@@ -177,7 +177,7 @@ def _problems(found: Status) -> Iterator[str]:
 
 def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     """Return the numbers of a scope for people to read, by their heads."""
-    suffix = "/s" if found.elapsed_ms else " a batch"
+    suffix = "/s" if found.elapsed_ms else " at first"
     cells = {"quota/s": _quota(scope, found.unit)}
     if found.exchange is not None:
         share = scope.shared
@@ -305,7 +305,8 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     from rich.console import Group
     from rich.text import Text
 
-    won = {"defaults": "the defaults"}.get(found.rule, f"{found.rule} {found.matched}".strip())
+    others = {"defaults": "the defaults", "tenant": "a tenant without an entry"}
+    won = f"{found.rule} {found.matched}" if found.matched else others.get(found.rule, found.rule)
     head = Text(f"{shown(found.namespace)} ({found.direction}): {shown(won)}", style="bold")
     parts: list[Any] = [head, *(Text(f"  {shown(reason)}") for reason in found.reasons)]
     parts += [Text(f"  {shown(_exception(each))}", style="yellow") for each in found.exceptions]
@@ -382,9 +383,9 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
             sign = "-" if left_ns is not None and left_ns < 0 else ""
             cells["core time left"] = "" if left_ns is None else f"{sign}{wait(abs(left_ns) // _NS_PER_MS)}"
         is_waiting = level.waiting is not None and level.waiting[0] > 0
-        release = "at once" if level.release_ms == 0 else wait(level.release_ms) or "never"
+        held_for = "" if level.release_ms == 0 else wait(level.release_ms) or "for good"
         cells |= {"balance": both(level.balance, unit), "waiting": _of_rows(level.waiting, unit)}
-        cells["may leave in"] = release if is_waiting else ""
+        cells["held for"] = held_for if is_waiting else ""
     return cells
 
 
