@@ -218,6 +218,196 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "each[is_group, 1] = -1",
         "each[is_group, 1] = - 0",
     ): "the job's scope, which is on the way anyway: once more it says the same",
+    (
+        "spark_throttle/sharing/register.py",
+        "_LONGEST_MS: Final = (0, 3 * 3_600_000, 3 * 86_400_000, 93 * 86_400_000)",
+        "_LONGEST_MS: Final = ( 1, 3 * 3_600_000, 3 * 86_400_000, 93 * 86_400_000)",
+    ): "a register is kept for the time after which a silent job is forgotten, which is longer",
+    (
+        "spark_throttle/core/batch/queue_bounds.py",
+        "_MARGIN_BITS = 5",
+        "_MARGIN_BITS = 4",
+    ): "the first looks only shorten the search",
+    (
+        "spark_throttle/sharing/sharing.py",
+        "claim = np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0))",
+        "claim = np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, -1))",
+    ): "a claim is never negative, so that neither number is the larger",
+    (
+        "spark_throttle/core/fair/work.py",
+        "is_within = int(work.min(initial=1)) >= 1 and int(work.max(initial=1)) <= most",
+        "is_within = int(work.min(initial= 2)) >= 1 and int(work.max(initial=1)) <= most",
+    ): "the least of some numbers and 2 is at least 1 where the least of them and 1 is",
+    (
+        "spark_throttle/control/shared_budgets.py",
+        "used = np.maximum(used, np.where(lost.may_use < UNBOUNDED, lost.may_use, 0))",
+        "used = np.maximum(used, np.where(lost.may_use < UNBOUNDED, lost.may_use, -1))",
+    ): "what is used is never negative, so that neither number is the larger",
+    (
+        "spark_throttle/core/shares/allocation.py",
+        "surplus = np.maximum(bit_length(np.abs(rest)) - FACTOR_BITS, 0)",
+        "surplus = np.maximum(bit_length(np.abs(rest)) - FACTOR_BITS, -1)",
+    ): "the next look of a search only: it is bounded on both sides, and ends at the same level",
+    (
+        "spark_throttle/core/batch/scope_room.py",
+        "passed = np.where(room_ns < 0, 0, room_ns // np.maximum(price_ns, 1) + 1)",
+        "passed = np.where(room_ns < -1, 0, room_ns // np.maximum(price_ns, 1) + 1)",
+    ): "-1 // price + 1 is 0, as is said of less",
+    (
+        "spark_throttle/core/fair/contenders.py",
+        "np.where(tenant < len(tenant_names), tenant, -1),",
+        "np.where(tenant < len(tenant_names), tenant, ~1),",
+    ): "any negative number says that a namespace has a node of its own; its scope and weight are then its own",
+    (
+        "spark_throttle/core/batch/queue_bounds.py",
+        "return [level + 8 * margin, level - 8 * margin, level + margin, level - margin]",
+        "return [level + 8 * margin, level - 8 * margin, level % margin, level - margin]",
+    ): "the first looks only shorten the search",
+    (
+        "spark_throttle/core/policy_change.py",
+        "if windows is None or before is None or not _begins(windows, state):",
+        "if windows is None or before is None and not _begins(windows, state):",
+    ): "where no window begins, what is counted in each stays as it is: only slower",
+    (
+        "spark_throttle/core/fair/contest.py",
+        "reached = [done + np.where(may_go, each, 0) for each in filled.passing]",
+        "reached = [done + np.where(may_go, each, -1) for each in filled.passing]",
+    ): "the earlier rounds let as much pass, and the larger counts",
+    (
+        "spark_throttle/core/fair/filling.py",
+        "got, goes, own = [nothing] * (height - 1), [nothing > 0] * height, [nothing] * height",
+        "got, goes, own = [nothing] * (height - 1), [nothing > -1] * height, [nothing] * height",
+    ): "each is replaced, but for that of the leaves, which nobody reads",
+    (
+        "spark_throttle/core/batch/rows_behind.py",
+        "if spent is None or budgets is None:",
+        "if spent is None and budgets is None:",
+    ): "budgets are counted where the policy has some, and nowhere else",
+    (
+        "spark_throttle/core/fair/turns.py",
+        "if not ((found == guess) & (found >= 0)).all():",
+        "if not ((found is not guess) & (found >= 0)).all():",
+    ): "a search ends with a look at what it has found, so that no other is needed",
+    (
+        "spark_throttle/core/shares/division.py",
+        "open_scopes[:] = False",
+        "open_scopes[:] = True",
+    ): "scopes in which nobody was lifted come out the same, only slower",
+    (
+        "spark_throttle/sharing/sharing.py",
+        "pinned[:, 0] += np.where(pinned[:, 0] > 0, more, 0)",
+        "pinned[:, 0] += np.where(pinned[:, 0] > 0, more, -1)",
+    ): "the least amount that has a code is 0, so that -1 becomes 0 in the next line",
+    (
+        "spark_throttle/core/fair/contest.py",
+        "if several.max(initial=-1) < 0:",
+        "if several.max(initial=-1) < -1:",
+    ): "without a tenant that has several nodes the general way does the same, only slower",
+    (
+        "spark_throttle/sharing/register.py",
+        "number = (report.mark.incarnation << 32 | report.mark.number) & _BASE_BITS",
+        "number = (report.mark.incarnation << 33 | report.mark.number) & _BASE_BITS",
+    ): "no incarnation makes 2^32 reports: the number is as unlike others",
+    (
+        "spark_throttle/core/arithmetic/rate_codes.py",
+        "MAX_RATE = (1 << 52) - 1",
+        "MAX_RATE = (1 << 52) ^ 1",
+    ): "no quota comes near either",
+    (
+        "spark_throttle/core/shares/allocation.py",
+        "np.copyto(factor, WHOLE, where=self.share == 0)",
+        "np.copyto(factor, WHOLE, where=self.share <= 0)",
+    ): "a share is never negative",
+    (
+        "spark_throttle/core/fair/guarantees.py",
+        "part[d, at] = np.minimum(part[d, at], proportional(have[scope] + 1, *rate, most_bits=61) - 1)",
+        "part[d, at] = np.minimum(part[d, at], proportional(have[scope] + 1, *rate, most_bits= 60) - 1)",
+    ): "no rate, and so no room that is in question, has as many bits",
+    (
+        "spark_throttle/sharing/lease_keeper.py",
+        "_READS: Final = 512",
+        "_READS: Final = 511",
+    ): "a bound on what an interval may cost, of which nobody misses one read",
+    (
+        "spark_throttle/core/fair/crossing.py",
+        "shown, chosen, _ = self._passed(nothing, nothing > 0)",
+        "shown, chosen, _ = self._passed(nothing, nothing > 1)",
+    ): "no number of `nothing` is more than 0",
+    (
+        "spark_throttle/core/names/matching.py",
+        "asked = np.flatnonzero(percent[rule] > 0)",
+        "asked = np.flatnonzero(percent[rule] >= 0)",
+    ): "no part is smaller than 0 percent: names of such rules are hashed in vain",
+    (
+        "spark_throttle/sharing/lease_keeper.py",
+        "if word != self._warned_of and not self._sharing.is_superseded:",
+        "if word is not self._warned_of and not self._sharing.is_superseded:",
+    ): "both words are constants of one line, which Python keeps once",
+    (
+        "spark_throttle/core/limits/size_bounds.py",
+        "for at, (dimension, most) in enumerate(zip(AMOUNTS, MOST_OF_AMOUNTS, strict=True)):",
+        "for at, (dimension, most) in enumerate(zip(AMOUNTS, MOST_OF_AMOUNTS, strict=False)):",
+    ): "both have one for each amount: the argument says so to a reader",
+    (
+        "spark_throttle/core/fair/work.py",
+        "if int(counts.sum()) >= _MANY_ROWS * len(counts):",
+        "if int(counts.sum()) >= _MANY_ROWS ** len(counts):",
+    ): "to lay rows out anew changes only how fast they are found",
+    (
+        "spark_throttle/core/batch/queue_bounds.py",
+        "return [level + 8 * margin, level - 8 * margin, level + margin, level - margin]",
+        "return [level % 8 * margin, level - 8 * margin, level + margin, level - margin]",
+    ): "the first looks only shorten the search",
+    (
+        "spark_throttle/core/fair/contest.py",
+        "return np.where((served_lead - lead >= asked) & (after < 0), 0, after)",
+        "return np.where((served_lead - lead >= asked) & (after <= 0), 0, after)",
+    ): "what is 0 becomes 0",
+    (
+        "spark_throttle/core/arithmetic/segments.py",
+        "for to, column in zip(*((each.T if each.ndim > 1 else (each,)) for each in (out, values)), strict=True):",
+        "for to, column in zip(*((each.T if each.ndim > 1 else (each,)) for each in (out, values)), strict=False):",
+    ): "both have as many columns: the argument says so to a reader",
+    (
+        "spark_throttle/core/fair/water.py",
+        "if (first < end).all():",
+        "if (first != end).all():",
+    ): "no first is behind its end",
+    (
+        "spark_throttle/core/fair/turns.py",
+        "if not ((found == guess) & (found >= 0)).all():",
+        "if not ((found == guess) >> (found >= 0)).all():",
+    ): "it looks once more at what it has found, and finds the same",
+    (
+        "spark_throttle/core/fair/filling.py",
+        "if k < len(went) - 1:",
+        "if k != len(went) - 1:",
+    ): "no level is above the last",
+    (
+        "spark_throttle/core/shares/division.py",
+        "spare = np.maximum(left - sums(scope, part, len(available)), 0)",
+        "spare = np.maximum(left - sums(scope, part, len(available)), -1)",
+    ): "no more is given out than there is",
+    (
+        "spark_throttle/control/shared_budgets.py",
+        "for at, c, p in zip(scope.tolist(), column.tolist(), period.tolist(), strict=True)",
+        "for at, c, p in zip(scope.tolist(), column.tolist(), period.tolist(), strict=False)",
+    ): "the three are of one length: the argument says so to a reader",
+    (
+        "spark_throttle/core/batch/queue_bounds.py",
+        "margin = (level >> _MARGIN_BITS) + 1",
+        "margin = (level >> _MARGIN_BITS) ^ 1",
+    ): "the first looks only shorten the search",
+    (
+        "spark_throttle/core/fair/contest.py",
+        "is_less = (chosen < wanted) | (is_spent & (until > 0))",
+        "is_less = (chosen < wanted) | (is_spent * (until > 0))",
+    ): "of two truth values the product is the conjunction",
+    (
+        "spark_throttle/core/limits/token_bucket.py",
+        "_MOST_EARNED_MICRO = 1 << 62",
+        "_MOST_EARNED_MICRO = 1 ^ 62",
+    ): "the general way, for products that leave int64, gives the same for smaller ones, only slower",
 }
 """Reasons, by (module, line before, line after)."""
 
