@@ -11,8 +11,9 @@ Of rows that left before, some turn out to have cost more than they were charged
 that to the leads with which it begins, at each level. A node that is behind so, and has no row, is forgiven.
 
 What a row counts depends on which scopes run short, and on their room (`work`); a lead stays for many batches. So it is
-kept in work by the least rates on its parent's way, and a batch begins with it as it counts work itself. Both are told
-by the rows that are next of all that share the parent: a lead of so many of them stays one of as many.
+kept in work by the least rates on its parent's way, and a batch begins with it as it counts work itself: in the
+proportion in which it counts the rows that wait. Where it counts those of some siblings more than those of others, the
+most that it counts any decides, so that nobody's rows leave larger leads than by those rates.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.corrections import CorrectedRows
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, honoured, let_pass
 from spark_throttle.core.fair.filling import UNBOUNDED
@@ -37,15 +38,18 @@ from spark_throttle.core.fair.work import (
     corrected_work,
     lasting_work,
     leaf_work,
-    next_work,
     row_work,
     unit_work,
     until_the_end,
+    work_of,
 )
 from spark_throttle.core.limits.budgets import paces
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
+
+_WHOLE = np.array([1 << 30])
+_PART_BITS = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,20 +82,20 @@ class Measure:
     """The same as it is kept."""
 
     @classmethod
-    def of(cls, units: list[Int64s], lasting: Int64s, following: Int64s, node: Int64s, parent: Int64s) -> Measure:
+    def of(cls, units: list[Int64s], lasting: Int64s, tokens: Int64s, node: Int64s, parent: Int64s) -> Measure:
         """Return the measure of nodes.
 
         Parameters
         ----------
         units, lasting
             The work of a token at the nodes, as `unit_work` and `lasting_work` return it.
-        following
-            Shape (resources, flows): what the next row of each flow that has one takes.
+        tokens
+            Shape (resources, flows): what the rows take of each flow that has any.
         node
             Shape (flows,): the node of each.
         parent
-            Shape (nodes,): nodes of one parent have one measure, from all of their flows. Where none has a row, it is
-            that of the token that counts most.
+            Shape (nodes,): nodes of one parent have one measure. Where none has a row, that of the resource of which
+            most is counted.
 
         Examples
         --------
@@ -103,14 +107,17 @@ class Measure:
         >>> [Measure.of(units, lasting, row, one, one).counted(np.array([500])).item() for row in rows]
         [500, 5000]
         """
-        parents = int(parent.max(initial=-1)) + 1  # a group without a node below has a lead, too
+        alone = ~np.isin(parent, parent[node])
         work, kept = (
-            sums(parent[node], next_work([each[node] for each in tokens], following), parents)[parent]
-            for tokens in (units, lasting.T)
+            np.concatenate([work_of([each[node] for each in by_token], tokens), *(each[alone] for each in by_token)])
+            for by_token in (units, [*lasting.T[: len(units)]])
         )
-        has_row = kept > 0
-        now, lasts = np.maximum.reduce(units), lasting[:, : len(units)].max(axis=1)
-        return cls(np.where(has_row, work, np.maximum(now, 1)), np.where(has_row, kept, np.maximum(lasts, 1)))
+        of = np.concatenate([parent[node], *[parent[alone]] * len(units)])
+        part = proportional(work, _WHOLE, kept, most_bits=_PART_BITS)
+        order = np.lexsort((part, of))
+        most = order[np.searchsorted(of, parent, side="right", sorter=order) - 1]
+        is_counted = part[most] > 0
+        return cls(np.where(is_counted, work[most], 1), np.where(is_counted, kept[most], 1))
 
     @classmethod
     def same(cls, nodes: int) -> Measure:
@@ -256,7 +263,8 @@ class Contenders:
         work = None if units is None else row_work(layout, flow, units, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.totals, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
-        measures = _measures(tree, scopes, above, following, of_node, passing, policy)
+        tokens = layout.cost_of_first(layout.segments.counts, price_ns).take(waits, axis=1)
+        measures = _measures(tree, scopes, above, tokens, of_node, passing, policy)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at)
         held = _held(flows.held[flow].T, layout.segments.counts[flow], None if lapsed is None else lapsed[flow])
         standing = _as_counted(standing, tree, measures, rows, held)
@@ -360,14 +368,14 @@ def _measures(
     tree: Tree,
     scopes: tuple[Int64s, Int64s, Int64s],
     short: Int64s,
-    following: Int64s,
+    tokens: Int64s,
     of_node: Int64s,
     passing: Int64s,
     policy: CompiledPolicy,
 ) -> tuple[Measure, Measure]:
     """Return the measures of the leads below and beside the tenants' nodes.
 
-    `short` and `passing` are as in `unit_work`, `following` and `of_node` as in `Measure.of`.
+    `short` and `passing` are as in `unit_work`, `tokens` and `of_node` as in `Measure.of`.
     """
     nodes, parent = len(tree.levels[1]), tree.levels[1].parent
     pace = paces(policy.shared)
@@ -383,7 +391,7 @@ def _measures(
     for first, shared in enumerate((np.arange(nodes), parent)):  # a tenant's own scope is beside no node
         way[:, :first] = -1
         units = unit_work(np.where(counts[way], way, -1), tree, passing, pace)
-        found.append(Measure.of(units, lasting_work(way, policy.shared), following, of_node, shared))
+        found.append(Measure.of(units, lasting_work(way, policy.shared), tokens, of_node, shared))
     return found[0], found[1]
 
 

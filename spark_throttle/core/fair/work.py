@@ -343,31 +343,28 @@ def corrected_work(corrected: CorrectedRows, place: Int64s, units: list[Int64s],
     return sums(leaf, cost - charged, leaves)
 
 
-def next_work(units: Sequence[Int64s], tokens: Int64s) -> Int64s:
-    """Return the work of some rows.
+def work_of(units: Sequence[Int64s], tokens: Int64s) -> Int64s:
+    """Return the work of what flows take together, if the rows of each take the same.
 
     Parameters
     ----------
     units
-        The work of a token of each dimension, in ``2**-TOKEN_BITS``, by row.
+        The work of a token of each dimension, in ``2**-TOKEN_BITS``, by flow.
     tokens
-        Shape (resources, rows): what they take, as `layout.cost` returns it.
+        Shape (resources, flows): as `layout.cost` returns it.
 
     Examples
     --------
-    Rows of 300 bytes, where a byte counts as much as a message, and where bytes count for nothing:
+    Two flows of 100 rows of three bytes, where a byte counts as a message, and where bytes count for nothing:
 
-    >>> a_message = MESSAGE << TOKEN_BITS
-    >>> units = [np.full(2, a_message), np.array([a_message, 0])]
-    >>> (next_work(units, np.array([[1, 1], [300, 300]])) // MESSAGE).tolist()
-    [300, 1]
+    >>> units = [np.full(2, MESSAGE << TOKEN_BITS), np.array([MESSAGE << TOKEN_BITS, 0])]
+    >>> (work_of(units, np.array([[100, 100], [300, 300]])) // MESSAGE).tolist()
+    [300, 100]
     """
-    work = _message_work(units[Dimension.MESSAGES])
-    for kind, (unit, taken) in enumerate(zip(units, tokens, strict=False)):
-        if kind != Dimension.MESSAGES:
-            more = work_of_time(taken, unit) if kind == Dimension.TIME else taken * unit >> TOKEN_BITS
-            work = np.maximum(work, more)
-    return np.minimum(work, MOST_WORK)
+    work = tokens[Dimension.MESSAGES]
+    for unit, taken, a_token in zip(units, tokens, _A_TOKEN, strict=False):
+        work = np.maximum(work, proportional(taken, unit, a_token << TOKEN_BITS, most_bits=_SUM_BITS))
+    return work
 
 
 def beside_units(units: list[Int64s], size_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
@@ -388,9 +385,11 @@ def beside_units(units: list[Int64s], size_bytes: Int64s, price_ns: Int64s | Non
     >>> beside_units(units, np.array([300, 300]), None).tolist()
     [30, 0]
     """
-    of_unit, no_units = units[Dimension.UNITS], np.zeros_like(size_bytes)
-    rest = next_work(units, cost(np.ones_like(size_bytes), [size_bytes, no_units], price_ns))
-    return (rest << TOKEN_BITS) // np.maximum(of_unit, 1) * (of_unit > 0)
+    of_message, of_byte, of_unit = units[: Dimension.TIME]
+    rest = np.maximum(_message_work(of_message), size_bytes * of_byte >> TOKEN_BITS)
+    if price_ns is not None:
+        rest = np.maximum(rest, work_of_time(price_ns, units[Dimension.TIME]))
+    return (np.minimum(rest, MOST_WORK) << TOKEN_BITS) // np.maximum(of_unit, 1) * (of_unit > 0)
 
 
 def _message_work(of_message: Int64s) -> Int64s:

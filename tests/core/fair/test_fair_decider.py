@@ -260,3 +260,18 @@ def test_a_quota_on_time_that_begins_to_delay_lets_no_member_of_a_group_go_again
         decider.batch(2_000 * batch, [("a/x", 1), *[("b/x", 1), ("c/x", 1)] * 14])
         served.update(decider.admitted())
     assert max(served.values()) - min(served.values()) <= 2
+
+
+def test_rows_that_have_none_of_what_counts_most_hold_nobody_up_for_those_that_have() -> None:
+    """Of three kinds of rows one has no units, and may be next. The job limits units, and the group messages."""
+    members = [f"{each}/x" for each in "abcd"]
+    policy = make_policy(
+        job=limit(units_per_second=10), groups={"g": limit(messages_per_second=5, request_percentage=1)},
+        namespaces={name: Namespace(group="g") for name in members},
+    )  # fmt: skip
+    decider, served = Decider("kernel", policy), Counter[str]()
+    for batch in range(30):
+        rows = [(100, 0), (1_000, 5), (10, 5)] * 10
+        decider.batch(1_000 * batch, [] if batch else [(name, *row) for name in members for row in rows])
+        served.update(decider.admitted())
+        assert max(served.values()) - min(served[name] for name in members) <= 2

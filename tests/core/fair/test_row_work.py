@@ -104,26 +104,49 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
                 assert abs(told - min(exact, MOST[d])) <= exact / 100 + Fraction(2, 1 << TOKEN_BITS), (at, d)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_lead_of_some_rows_is_one_of_as_many_in_a_batch_that_counts_them_otherwise(seed: int) -> None:
-    """Rows take the same of what is limited, however little of some; nodes have several that are next, or none."""
-    draw = random.Random(seed)
-    row = [1, draw.choice([1, 50, 10**6]), draw.choice([0, 7]), draw.choice([1, MICRO, 500 * MICRO])]
+def drawn_tokens(draw: random.Random) -> tuple[list[int], list[int]]:
+    """Return the work of a token of each dimension in a batch, and as it is kept; 0 for what does not count."""
     most = (MESSAGE, MESSAGE, MESSAGE, MILLISECOND)
     now, lasting = ([draw.choice([0, draw.randrange(1, each << TOKEN_BITS)]) for each in most] for _ in range(2))
+    return now, lasting
 
-    def work_of_row(tokens: list[int]) -> int:
-        return max(1, *(unit * took // (one << TOKEN_BITS) for unit, took, one in zip(tokens, row, UNITS, strict=True)))
 
+def work_of_rows(tokens: list[int], rows: list[int]) -> int:
+    return max(
+        rows[0], *(unit * took // (one << TOKEN_BITS) for unit, took, one in zip(tokens, rows, UNITS, strict=True))
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lead_of_some_rows_is_one_of_as_many_in_a_batch_that_counts_them_otherwise(seed: int) -> None:
+    """Rows take the same of what is limited, however little of some; nodes have several flows with rows, or none."""
+    draw = random.Random(seed)
+    row = [1, draw.choice([1, 50, 10**6]), draw.choice([0, 7]), draw.choice([1, MICRO, 500 * MICRO])]
+    now, lasting = drawn_tokens(draw)
     node, parent = np.array(sorted(draw.randrange(4) for _ in range(6))), np.full(4, 5)  # others have no node below
-    following = np.array(row)[:, None].repeat(len(node), axis=1)
-    measure = Measure.of([np.full(4, each) for each in now], np.array([lasting] * 4), following, node, parent)
-    counted, kept = work_of_row(now), work_of_row(lasting)
+    tokens = np.array(row)[:, None] * np.array([draw.randrange(1, 9) for _ in node])
+    measure = Measure.of([np.full(4, each) for each in now], np.array([lasting] * 4), tokens, node, parent)
+    counted, kept = work_of_rows(now, row), work_of_rows(lasting, row)
     for rows in (Fraction(2, 3), Fraction(5), Fraction(300)):
         lead = int(rows * kept)
         exact = Fraction(lead * counted, kept)
         for found in measure.counted(np.full(4, lead)).tolist():
-            assert abs(found - exact) <= exact / 10**6 + 1
+            assert abs(found - exact) <= exact / 10 + counted + 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_of_nobody_leave_a_larger_lead_than_by_the_rates_by_which_it_is_kept(seed: int) -> None:
+    draw = random.Random(seed)
+    now, lasting = drawn_tokens(draw)
+    flows = [
+        [draw.randrange(1, 50), draw.choice([0, 10, 10**9]), draw.choice([0, 7]), draw.choice([0, 1, 10**9])]
+        for _ in range(6)
+    ]
+    node, parent = np.array(sorted(draw.randrange(4) for _ in flows)), np.array([0, 0, 1, 1])
+    measure = Measure.of([np.full(4, each) for each in now], np.array([lasting] * 4), np.array(flows).T, node, parent)
+    for at, rows in zip(node.tolist(), flows, strict=True):
+        (left,) = measure.take(np.array([at])).to_keep(np.array([work_of_rows(now, rows)])).tolist()
+        assert left <= work_of_rows(lasting, rows) * 1.001 + 1
 
 
 def served(
