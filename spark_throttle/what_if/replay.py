@@ -208,6 +208,7 @@ class _Ledger:
         (_, self._policy), *self._later = policies
         self._ways = Ways.of(names, self._policy, interval_ms)
         self._memory = MatchMemory()
+        self._known: tuple[pa.StringArray, Int64s] | None = None
         self._offered = np.zeros((n, len(KNOWN)), dtype=np.int64)
         self._admitted = np.zeros((n, len(KNOWN)), dtype=np.int64)
         self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
@@ -228,20 +229,26 @@ class _Ledger:
             windows = windows_at(state.windows, self._policy, wall_ms=now_ms, paid_ms=now_ms)
             state = in_windows(state, windows, self._policy)
         next_ms = self._later[0][0] if self._later else NEVER_MS
-        known = positions_in(self._names, state.flows.names)
+        known = self._known_of(state)
         passing = self._ways.passing(
             state, known, arrived, now_ms=now_ms, may_forget=next_ms > now_ms + self._interval_ms
         )
         messages = np.where(passing.is_sure, passing.is_remembered, arrived.messages)
         if messages.any() or len(state.queue) or len(state.nodes) or state.flows.has_lead.any():
             state, next_ms = self._planned(state, known, arrived, messages, now_ms=now_ms)
-            known = positions_in(self._names, state.flows.names)
+            known = self._known_of(state)
         else:
             state = replace(state, shared=state.shared.refilled(self._policy, now_ms=now_ms).lent())
         offered = np.column_stack([arrived.messages, *arrived.totals])
         self._offered[arrived.known, : offered.shape[1]] += offered
         self._admitted[arrived.known] += passing.behind
         return self._ways.charged(state, known, arrived, passing), next_ms
+
+    def _known_of(self, state: DeciderState) -> Int64s:
+        """Return the namespaces of a state, as positions among all; they stay until a batch is planned."""
+        if self._known is None or self._known[0] is not state.flows.names:
+            self._known = state.flows.names, positions_in(self._names, state.flows.names)
+        return self._known[1]
 
     def _planned(
         self, state: DeciderState, known: Int64s, arrived: Arrived, messages: Int64s, *, now_ms: int
@@ -291,7 +298,7 @@ class _Ledger:
 
     def closed(self, state: DeciderState, *, end_ms: int) -> Replay:
         """Return what was counted, and what waits."""
-        n, known = len(self._names), positions_in(self._names, state.flows.names)[state.queue.flow]
+        n, known = len(self._names), self._known_of(state)[state.queue.flow]
         waited_ms = end_ms - state.queue.arrival_ms
         return Replay(
             self._offered, self._admitted, self._rejected, self._held, Delays.of(self._delays),
