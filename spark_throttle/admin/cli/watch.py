@@ -261,8 +261,21 @@ def _ages(found: Status, *, has_life: bool = True) -> str:
 def _passed(found: Status, scope: ScopeStatus, word: str) -> str:
     messages, in_bytes, units = _numbers(scope, f"{word}_{{}}")
     if found.elapsed_ms:
-        messages, in_bytes, units = (found.per_second(each) for each in (messages, in_bytes, units))
+        messages, in_bytes, units = (_rounded(found.per_second(each)) for each in (messages, in_bytes, units))
     return both((messages, in_bytes, units or None), found.unit) if messages or in_bytes or units else "0"
+
+
+def _rounded(per_second: float | None) -> float | None:
+    """Return a rate with as many places as people read; `None` stays `None`.
+
+    Examples
+    --------
+    >>> _rounded(1612.792), _rounded(39.801), _rounded(0.01234)
+    (1613, 39.8, 0.0123)
+    """
+    if per_second is None:
+        return None
+    return round(per_second) if per_second >= 100 else float(f"{per_second:.3g}")
 
 
 def _waiting(scope: ScopeStatus, unit: str) -> str:
