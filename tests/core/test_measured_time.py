@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -136,6 +137,16 @@ def test_time_without_messages_is_charged_and_tells_no_price() -> None:
     assert state.shared.balance_micro[0, Dimension.TIME] == -2_000 * MS
     assert state.flows.balance_micro[0, Dimension.TIME] == -2_000 * MS
     assert state.flows.price_ns.tolist() == [0]
+
+
+def test_who_paid_for_a_batch_that_took_long_together_is_not_behind_for_more_than_the_price_of_that() -> None:
+    policy = make_policy(job=HALF)
+    state = DeciderState.initial(policy, now_ms=START_MS)
+    state = replace(state, prices=replace(state.prices, common_ns=50))
+    columns = (np.array([each]) for each in (1_000, 100, 3, 900))  # measured, estimated, messages, together
+    found = corrected(state, MeasuredTime(pa.array(["acme/x"]), *columns), policy).corrected
+    assert found is not None
+    assert (found.charged.tolist(), found.cost.tolist()) == ([100], [1_000 - 900 + 3 * 50])
 
 
 def test_only_who_passes_a_limit_on_time_is_pinned() -> None:

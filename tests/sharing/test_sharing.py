@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from spark_throttle.core.arithmetic.rate_codes import decode
+from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.sharing.division import OtherSeats, divide
+from spark_throttle.sharing.division import OtherSeats, divide, most_kept
 from spark_throttle.sharing.peers import UnreadableRegister, Visit
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
 from spark_throttle.sharing.settings import SHARE_POLICIES, ShareSettings
@@ -470,3 +471,7 @@ def test_part_of_a_job_goes_by_the_weights_of_its_namespaces() -> None:
     part, members = divide(SETTINGS, rows(1), np.array([[QUOTA, -1]]), others)
     assert part[0, 0] == pytest.approx(QUOTA / 4, rel=0.01)
     assert members.tolist() == [2]
+
+
+def test_silent_job_keeps_nothing_of_what_is_not_limited() -> None:
+    assert most_kept(SETTINGS, np.array([[10**6, UNLIMITED]])).tolist() == [[SETTINGS.floor_percent * 10**4, 0]]

@@ -362,6 +362,11 @@ def test_job_guarantees_the_least_part_that_it_has_of_the_quotas_on_the_way() ->
         share[:, 0] = [each * 1_000 if each > 0 else each for each in (job, tenant, group)]
         assert guaranteed_rates(policy, share)[0].tolist() == [40_000 * part, UNLIMITED, UNLIMITED, UNLIMITED]
     assert guaranteed_rates(policy, np.zeros((3, 4), dtype=np.int64))[0, 0] == 0
+    whole = {"guaranteed_messages_per_second": "1.024"}  # a power of two in micro-messages a millisecond
+    policy = compile_policy(parse_document({
+        "job": {"publish": {"messages_per_second": "1.024"}}, "tenants": {"acme": {"publish": whole}},
+    }), "publish")  # fmt: skip
+    assert guaranteed_rates(policy, np.zeros((2, 4), dtype=np.int64))[0, 0] == 0
 
 
 def test_guarantee_keeps_its_debt_when_the_policy_changes() -> None:
