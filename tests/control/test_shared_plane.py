@@ -133,6 +133,15 @@ def test_new_share_fills_from_what_the_bucket_holds(query: SharingQuery) -> None
     assert query.tokens(GOLD) < 0.01
 
 
+def test_no_epoch_is_due_while_the_share_stays_and_nothing_waits(query: SharingQuery) -> None:
+    settle(query)
+    query.quiet_batch()
+    first = query.trigger(1)
+    query.quiet_batch()
+    query.visit()
+    assert query.trigger(1).number == first.number
+
+
 @pytest.mark.slow
 def test_epoch_is_due_when_the_share_shrinks_though_nothing_waits(query: SharingQuery, other: SharingQuery) -> None:
     settle(query)
