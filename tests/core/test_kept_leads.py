@@ -116,3 +116,11 @@ def test_namespace_that_is_its_groups_child_keeps_its_lead_beside_others_when_it
     assert (state.flows.lead_work[:, 0] != 0).all()
     after = carried(state, *policies, now_ms=1_000)
     assert after.flows.lead_work[:, 0].tolist() == state.flows.lead_work[:, 0].tolist()
+
+
+def test_no_level_is_reweighed_where_weights_stay() -> None:
+    same = make_policy(
+        tenants={"a": Tenant(limit(weight=3), "g")}, groups={"g": limit(weight=5)}, default=Namespace(group="g")
+    )
+    found = match(NAMES, same)
+    assert Ways.of(same, same).reweighed(np.zeros(2, dtype=np.bool_), found, found) == 0

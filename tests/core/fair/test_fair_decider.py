@@ -59,6 +59,19 @@ def test_a_light_tenant_has_its_turn_where_a_batch_has_one_row() -> None:
     assert went == {"a/x": 2, "b/x": 6}
 
 
+def test_namespaces_that_divide_a_group_have_their_turns_where_a_batch_has_one_row() -> None:
+    policy = make_policy(
+        groups={"g": limit(messages_per_second=1)}, namespaces={"a/1": Namespace(limit(weight=2), "g")},
+        default=Namespace(group="g"), between_namespaces=["g"],
+    )  # fmt: skip
+    decider, went = Decider("kernel", policy), Counter[str]()
+    for batch in range(20):
+        rows = [(name, 1) for name in ("a/1", "a/2", "b/1", "b/2")] * 20
+        decider.batch(1_000 * batch, [] if batch else rows, {"g": (0, 0)})
+        went += decider.admitted()
+    assert went == {"a/1": 8, "a/2": 4, "b/1": 4, "b/2": 4}
+
+
 def test_a_tenant_that_splits_itself_into_a_thousand_namespaces_gains_at_most_a_message() -> None:
     decider, served = Decider("kernel", group_of(37)), Counter[str]()
     rows = [("one/n", 1)] * 2_000 + [(f"split/{n}", 1) for n in range(1_000)] * 2
