@@ -408,6 +408,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "_MOST_EARNED_MICRO = 1 << 62",
         "_MOST_EARNED_MICRO = 1 ^ 62",
     ): "the general way, for products that leave int64, gives the same for smaller ones, only slower",
+    (
+        "spark_throttle/core/policy_change.py",
+        "is_same = np.where(new >= 0, np.append(self.former, -1)[new] == old, old < 0)",
+        "is_same = np.where(new >= 0, np.append(self.former, -1)[new] == old, old <= 0)",
+    ): "the scope of number 0 is the job's, which is on every way before and after",
 }
 """Reasons, by (module, line before, line after)."""
 
