@@ -107,7 +107,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     if found.batch_id < 0:
         alive = f"; {found.life.detail}" if found.life is not None and not is_missed else ""
         return Group(*above, Text(f"no batch has reported yet{shown(alive)}"))
-    store = "" if found.store_revision is None else f", store revision {found.store_revision}"
+    store = "" if found.store_revision is None else f", the next by store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=not is_missed)
     title += "" if found.exchange is None else f"\n{shown(found.exchange.detail)}"
