@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pytest
 
+from spark_throttle.control.shared_guarantees import guaranteed_demand
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import Level
 from spark_throttle.core.shared_buckets import guaranteed_rates
 from spark_throttle.policy.compile import compile_policy
@@ -80,3 +84,14 @@ def test_what_a_job_guarantees_below_a_group_is_no_more_than_its_share_of_it() -
     of_tenants = policy.guarantees.level == Level.TENANT
     assert int(share[-1, 0]) - 2 <= int(found[of_tenants].sum()) <= share[-1, 0]
     assert found[~of_tenants].tolist() == [30_000 * 50 // 80]  # a part of what its tenant has, and not beside it
+
+
+def test_what_a_namespace_wants_below_a_group_is_guaranteed_by_its_own_guarantee_where_its_tenant_has_none() -> None:
+    own = {"resource_group": "gold", "publish": {"guaranteed_messages_per_second": 30}}
+    document = policies() | {"tenants": {}, "namespaces": {"acme/a": own}}
+    policy = compile_policy(PolicyDocument.model_validate(document), "publish")
+    assert policy.guarantees is not None
+    names, parts = pa.array(["acme/a", "acme/b"]), policy.guarantees.rate_micro_per_ms
+    demand = np.array([[60_000, 0, 0, 0], [60_000, 0, 0, 0]])
+    found = guaranteed_demand(policy, match(names, policy), demand, parts, Level.RESOURCE_GROUP)
+    assert found[:, 0].tolist() == pytest.approx([30_000, 0], abs=1)

@@ -413,6 +413,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "is_same = np.where(new >= 0, np.append(self.former, -1)[new] == old, old < 0)",
         "is_same = np.where(new >= 0, np.append(self.former, -1)[new] == old, old <= 0)",
     ): "the scope of number 0 is the job's, which is on every way before and after",
+    (
+        "spark_throttle/control/shared_guarantees.py",
+        "(parts == UNLIMITED) | (total == 0),",
+        "(parts == UNLIMITED) | (total == -1),",
+    ): "of nothing that is wanted any part is nothing",
 }
 """Reasons, by (module, line before, line after)."""
 

@@ -59,6 +59,15 @@ def test_a_light_tenant_has_its_turn_where_a_batch_has_one_row() -> None:
     assert went == {"a/x": 2, "b/x": 6}
 
 
+def test_no_lead_is_kept_of_tenants_that_had_their_turns() -> None:
+    decider, kept = Decider("kernel", group_of(1)), []
+    for batch in range(6):
+        rows = [("a/x", 1), ("b/x", 1), ("c/x", 1)] * 9
+        decider.batch(1_000 * batch, [] if batch else rows, {"g": (0, 0)})
+        kept.append(len(decider.state.nodes))
+    assert kept == [3, 3, 0, 3, 3, 0]
+
+
 def test_namespaces_that_divide_a_group_have_their_turns_where_a_batch_has_one_row() -> None:
     policy = make_policy(
         groups={"g": limit(messages_per_second=1)}, namespaces={"a/1": Namespace(limit(weight=2), "g")},
