@@ -6,6 +6,8 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.core.quota import MICRO, Dimension, Level, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import DeciderState
+from spark_throttle.policy.codec import parse_document
+from spark_throttle.policy.compile import compile_policy
 from tests.oracle.worlds import Namespace, Tenant, limit, make_arrivals, make_policy
 
 POLICY = make_policy(
@@ -69,3 +71,15 @@ def test_who_may_send_half_of_its_rows_still_wants_a_byte_if_they_have_one() -> 
     (wanted,) = plan_admission(state, make_arrivals(rows), policy, now_ms=2_000).usage.demand.tolist()
     assert 0 < wanted[Dimension.MESSAGES] < 20
     assert wanted[Dimension.BYTES] == 1
+
+
+def test_rows_that_a_throttling_string_holds_are_due_at_their_release_and_want_nothing_before() -> None:
+    policy = compile_policy(parse_document({
+        "job": {"publish": {"messages_per_second": 1_000}},
+        "namespaces": {"a/x": {"write_throttling": "1*delay*500"}},
+    }), "publish")  # fmt: skip
+    state = plan_admission(DeciderState.initial(policy), make_arrivals([("a/x", 1)]), policy, now_ms=1_000).state
+    usage = plan_admission(state, make_arrivals([("a/x", 1)] * 5), policy, now_ms=1_100).usage
+    assert usage.due_ms == 1_600
+    assert usage.waiting[:, 0].tolist() == [5]
+    assert not usage.demand.any()
