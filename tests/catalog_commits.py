@@ -22,19 +22,19 @@ _TESTING: Final = "spark.testing"
 
 
 def create_table(spark: SparkSession, name: str, columns: str, location: Path) -> None:
-    """Create such a table in `spark_catalog`, unless it is there; a session that began anew only learns where it is."""
+    """Create such a table in `spark_catalog`, unless it is there."""
     jvm: Any = spark._jvm
     coordinators = jvm.Class.forName(f"{_PACKAGE}.CatalogOwnedCommitCoordinatorProvider$").getField("MODULE$").get(None)
     if coordinators.getBuilder("spark_catalog").isEmpty():
         coordinated = jvm.org.apache.spark.sql.delta.coordinatedcommits
         builder = coordinated.InMemoryCommitCoordinatorBuilder(_VERSIONS_BETWEEN)
         coordinators.registerBuilder("spark_catalog", builder)
-    of, properties = f"({columns})", "TBLPROPERTIES (delta.feature.catalogManaged = 'supported')"
-    if (location / "_delta_log").exists():
-        of, properties = "", ""
     jvm.System.setProperty(_TESTING, "true")
     try:
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} {of} USING delta LOCATION '{location}' {properties}")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta LOCATION '{location}' "
+            f"TBLPROPERTIES (delta.feature.catalogManaged = 'supported')"
+        )
     finally:
         jvm.System.clearProperty(_TESTING)
 
